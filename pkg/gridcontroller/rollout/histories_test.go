@@ -57,7 +57,8 @@ func (h *history) pass() {
 		for _, q := range h.plan.Ask {
 			i := slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == q.Name })
 			u := &h.in.Sites[i]
-			u.Pods = &Pods{At: h.in.Now, Acknowledged: u.Revision == h.in.Revision && h.since[u.Name].After(q.Since)}
+			u.Pods = &Pods{At: h.in.Now}
+			u.Pods.Acknowledged = u.Revision == h.in.Revision && h.since[u.Name].After(q.Since.Add(-skew))
 			switch mark := []string{hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10)}; {
 			case u.Silent:
 				u.Pods.Silent = mark
@@ -420,6 +421,18 @@ func playLongDays(t *testing.T, begin int) {
 		}
 	}
 	t.Errorf("not complete after five days: %s %q", h.in.Status.Phase, h.in.Status.Message)
+}
+
+// TestSuspectAfterAGap: a site falls silent while it soaks. Its times have moved on before, because no controller
+// followed the rollout for a while. It has seen the change, so it is a suspect, and no other site begins.
+func TestSuspectAfterAGap(t *testing.T) {
+	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0})
+	h.last(5 * time.Minute)
+	h.in.Known = nil // another controller
+	h.last(10 * time.Minute)
+	h.sites["a"].Silent, h.sites["a"].Ready, h.sites["a"].SilentSince = true, false, h.in.Now
+	h.last(10 * time.Minute)
+	h.expect("a is a suspect", v1.RolloutAwaitingApproval, "a")
 }
 
 // TestSilenceStopsClocks: a site falls silent with the change for hours, and its pods start again when it returns.

@@ -347,6 +347,13 @@ func (w *world) look(p *place) rollout.Site {
 	return s
 }
 
+// sawTheChange reports whether the control plane knows that a kubelet has started a pod of a revision.
+func (p *place) sawTheChange(revision string) bool {
+	return slices.ContainsFunc(p.pods, func(pod *pod) bool {
+		return pod.of == p.uid && pod.revision == revision && pod.told.started
+	})
+}
+
 // share is a number of sites, or a part of them, rounded down.
 func share(value *intstr.IntOrString, percent, of int) int {
 	if value == nil {
@@ -465,6 +472,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	}
 	if to == current && to != rev && p.exists && p.revision == rev && p.heard() && w.in.Status.GoesBack == "" {
 		return fmt.Sprintf("%s goes back to %s, and the written status does not say so", p.name, to)
+	}
+	if to == current && to != rev && p.exists && p.revision == rev && w.in.Status.GoesBack == "" && p.sawTheChange(rev) {
+		return fmt.Sprintf("%s is put back to %s, and has seen the change: %s", p.name, to, w.describe(p))
 	}
 	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
 		return w.tooManyGoBack(p)

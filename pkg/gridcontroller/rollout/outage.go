@@ -9,8 +9,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// An outage is that at least outageLeast sites, and more than one in outageShare of those that have been reachable since
-// the attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
+// An outage is that at least outageLeast sites, and more than one in outageShare of those that have been reachable
+// since the attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
 const (
 	outageWindow = time.Minute
 	outageLeast  = 5

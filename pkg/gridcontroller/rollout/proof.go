@@ -134,8 +134,8 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 		return
 	}
 	anew := v1.RolloutSite{
-		Name: of.Name, Workload: is, State: v1.RolloutSitePending, Since: p.second(), From: p.plan.Current,
-		SilentTime: of.SilentTime,
+		Name: of.Name, Workload: is, State: v1.RolloutSitePending, BeganTime: p.second(), Since: p.second(),
+		From: p.plan.Current, SilentTime: of.SilentTime,
 	}
 	if anew.From == p.Revision {
 		anew.From = ""
@@ -154,6 +154,9 @@ func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
 		move(silent, &of.Since, &of.CheckTime, &of.ReadyTime)
+		if of.State == v1.RolloutSitePending { // what happened meanwhile was not of the change
+			move(silent, &of.BeganTime)
+		}
 		of.SilentTime, of.SilenceApproved = nil, false
 	}
 }
@@ -237,7 +240,7 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
 	q := Question{Name: u.Name, After: after}
 	if of != nil {
-		q.Since = of.Since.Time
+		q.Since = cmp.Or(of.BeganTime, of.Since).Time // an older controller has written only the latter
 	}
 	p.plan.Ask = append(p.plan.Ask, q)
 	p.again(p.Now.Add(podsAgain))

@@ -366,9 +366,12 @@ type RolloutSite struct {
 	State RolloutSiteState `json:"state"`
 	// Workload is a hash of the UID of the workload that the entry is about. A new workload begins its proof again.
 	Workload string `json:"workload,omitempty"`
-	// From is the revision that the workload had before.
+	// From is the revision that the workload had before. It is empty if that is not known, and once a kubelet has
+	// certainly seen a pod of the updateRevision.
 	From string `json:"from,omitempty"`
-	// Since is when the site got the updateRevision, or when a pod was last replaced.
+	// BeganTime is when the site was about to get the updateRevision. Pods that were created since then belong to it.
+	BeganTime *metav1.Time `json:"beganTime,omitempty"`
+	// Since is when the deadline of the site began: when it got the updateRevision, last made progress, or lost a pod.
 	Since *metav1.Time `json:"since,omitempty"`
 	// ReadyTime is since when its pods have been ready without a break.
 	ReadyTime *metav1.Time `json:"readyTime,omitempty"`

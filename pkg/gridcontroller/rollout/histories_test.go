@@ -178,6 +178,22 @@ func TestHeldInProgress(t *testing.T) {
 	h.expect("a is held", v1.RolloutComplete, "a", "b", "c", "d")
 }
 
+// TestHotfixProvesNothing: a person has held the workload of a site that does not work, has changed its image, and gives
+// it back. For a moment it is ready with that.
+func TestHotfixProvesNothing(t *testing.T) {
+	h := begins(t, canary(0), map[string]int{"lab": 0, "a": 1})
+	h.behave = breaks("lab")
+	h.last(time.Minute)
+	lab := h.sites["lab"]
+	lab.Held, lab.Ready, lab.Drifted = true, true, true
+	h.last(time.Minute)
+	lab.Held = false
+	h.pass()
+	lab.Ready, lab.Drifted = false, false // the controller has reverted that
+	h.last(time.Minute)
+	h.expect("it is as applied again", v1.RolloutProgressing, "lab")
+}
+
 // TestQuestionIsAskedAgain: the pods cannot be read in the pass in which a site falls silent before it has seen the
 // change.
 func TestQuestionIsAskedAgain(t *testing.T) {

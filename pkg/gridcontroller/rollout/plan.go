@@ -222,9 +222,10 @@ func (p *planner) silent(u *Site) bool {
 	return u.Silent || (u.Partly && !p.ready(u) && (u.Pods == nil || u.Pods.missingOnSilent()))
 }
 
-// ready reports whether all pods on reachable nodes of a site run its revision, and are available.
+// ready reports whether all pods on reachable nodes of a site run its revision, and are available. If somebody has
+// changed the workload, they run something else.
 func (p *planner) ready(u *Site) bool {
-	return u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard())
+	return !u.Drifted && (u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard()))
 }
 
 // leftOut reports whether nothing is expected of a site: it is held, wants no pods, or was accepted. An autoscaler may

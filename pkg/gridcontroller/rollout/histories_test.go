@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -24,6 +25,9 @@ type history struct {
 	plan  Plan
 	// deaf: pods cannot be read.
 	deaf bool
+	// check is the result of the check of a site that has run for so long.
+	check func(ran time.Duration) CheckResult
+	began map[string]time.Time
 	// behave changes a site after it got a revision. Without it the site is ready at once.
 	behave func(u *Site, to string)
 }
@@ -31,7 +35,9 @@ type history struct {
 // begins makes a history of sites, in the waves of the rollout.
 func begins(t *testing.T, r *v1.Rollout, waves map[string]int) *history {
 	t.Helper()
-	h := &history{T: t, sites: map[string]*Site{}, since: map[string]time.Time{}}
+	h := &history{
+		T: t, sites: map[string]*Site{}, since: map[string]time.Time{}, began: map[string]time.Time{},
+	}
 	h.in = Input{
 		Rollout: r, Revision: "new", Update: "old", Current: "old", Deadline: 10 * time.Minute,
 		Now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
@@ -73,6 +79,16 @@ func (h *history) pass() {
 			default:
 				u.Pods.Unready = mark
 			}
+		}
+		h.plan = New(h.in)
+	}
+	if len(h.plan.Checks) > 0 {
+		for _, name := range h.plan.Checks {
+			if h.began[name].IsZero() {
+				h.began[name] = h.in.Now
+			}
+			result := h.check(h.in.Now.Sub(h.began[name]))
+			h.in.Sites[slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == name })].Check = &result
 		}
 		h.plan = New(h.in)
 	}
@@ -169,6 +185,39 @@ func TestHeldAfterFailure(t *testing.T) {
 	h.expect("it is held, and somebody resumes", v1.RolloutComplete, "a", "b", "c", "d")
 }
 
+// TestCheckOfALateSite: a site has failed because it was not ready in time. Once it is, its check runs, and proves it.
+func TestCheckOfALateSite(t *testing.T) {
+	r := rest(0, 1)
+	r.MaxFailures = ptr.To(intstr.FromInt32(1))
+	r.Waves[0].Check = &v1.Check{Template: v1.Template{Raw: []byte("{}")}}
+	h := begins(t, r, map[string]int{"a": 0, "b": 0})
+	h.behave = breaks("a")
+	h.check = func(ran time.Duration) CheckResult {
+		return CheckResult{Runs: ran < time.Minute, Passed: ran >= time.Minute}
+	}
+	h.last(30 * time.Minute)
+	if h.in.Status.Failed != 1 {
+		t.Fatalf("%d have failed", h.in.Status.Failed)
+	}
+	h.sites["a"].Ready = true
+	h.last(5 * time.Minute)
+	if h.expect("a is ready", v1.RolloutComplete, "a", "b"); h.in.Status.Failed > 0 {
+		t.Errorf("its check was not read: %+v", h.in.Status.Sites)
+	}
+}
+
+// TestCheckFailsOnce: a check that has failed is not asked for again.
+func TestCheckFailsOnce(t *testing.T) {
+	r := rest(0, 1)
+	r.Waves[0].Check = &v1.Check{Template: v1.Template{Raw: []byte("{}")}}
+	h := begins(t, r, map[string]int{"a": 0, "b": 0})
+	h.check = func(ran time.Duration) CheckResult { return CheckResult{Runs: true, Failed: ran > 0, Message: "no"} }
+	h.last(time.Minute)
+	if h.expect("a has failed", v1.RolloutHalted, "a"); len(h.plan.Checks) > 0 {
+		t.Errorf("asks for the checks of %v", h.plan.Checks)
+	}
+}
+
 // TestHeldInProgress: nobody waits for a site that is held while it soaks.
 func TestHeldInProgress(t *testing.T) {
 	h := begins(t, rest(30*time.Minute, 0), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0})
@@ -178,8 +227,8 @@ func TestHeldInProgress(t *testing.T) {
 	h.expect("a is held", v1.RolloutComplete, "a", "b", "c", "d")
 }
 
-// TestHotfixProvesNothing: a person has held the workload of a site that does not work, has changed its image, and gives
-// it back. For a moment it is ready with that.
+// TestHotfixProvesNothing: a person has held the workload of a site that does not work, has changed its image, and
+// gives it back. For a moment it is ready with that.
 func TestHotfixProvesNothing(t *testing.T) {
 	h := begins(t, canary(0), map[string]int{"lab": 0, "a": 1})
 	h.behave = breaks("lab")

@@ -277,7 +277,7 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 		p.again(p.Now)
 	case p.outage:
 	case p.broken(u):
-		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
+		fail(of, u.Broken)
 	case of.State != v1.RolloutSitePending, u.Exists && of.From != u.Revision: // somebody else has changed it
 		delete(p.listed, u.Name)
 		p.again(p.Now)
@@ -293,8 +293,12 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 		p.again(until)
 		return
 	}
-	of.State = v1.RolloutSiteFailed
-	of.Message = cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit))
+	fail(of, cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit)))
+}
+
+// fail records that a site has failed for another reason than its check. The check goes on once the pods are ready.
+func fail(of *v1.RolloutSite, why string) {
+	of.State, of.Message, of.CheckTime = v1.RolloutSiteFailed, why, nil
 }
 
 // suspect judges a silent site with the revision. If all its nodes are silent, and no kubelet has seen a pod of the
@@ -355,7 +359,7 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	switch {
 	case of.State == v1.RolloutSiteFailed:
 	case p.broken(u): // also if a pod that a person has replaced does not work
-		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
+		fail(of, u.Broken)
 	case state != v1.RolloutSiteWaiting:
 		why := "it was not ready"
 		if soak := soakOf(wave); soak > 0 {
@@ -439,7 +443,8 @@ func CheckHash(check *v1.Check) string {
 }
 
 // check runs a site's check when its pods are ready, and returns why it has failed; empty if it has not. A disrupted
-// run is repeated within the deadline.
+// run is repeated within the deadline. A site that has failed for another reason has no deadline any more, and has a
+// checkTime only if its check has failed too.
 func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 	if check == nil {
 		return ""
@@ -450,13 +455,13 @@ func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 		}
 		of.CheckHash = hash
 	}
-	began := of.CheckTime != nil
-	if of.Checked || (!began && !p.ready(u)) || (began && of.State == v1.RolloutSiteFailed) {
+	began, failed := of.CheckTime != nil, of.State == v1.RolloutSiteFailed
+	if of.Checked || (!began && !p.ready(u)) || (began && failed) {
 		return ""
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)
 	p.again(p.Now.Add(podsAgain)) // Jobs are not watched
-	if u.Check != nil && !began && (u.Check.Runs || u.Check.Passed || u.Check.Failed) {
+	if u.Check != nil && !began && (u.Check.Failed || !failed && (u.Check.Runs || u.Check.Passed)) {
 		of.CheckTime = p.second()
 	}
 	switch {

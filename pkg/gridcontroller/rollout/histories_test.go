@@ -344,6 +344,27 @@ func TestProofIsOfNameAndWorkload(t *testing.T) {
 	})
 }
 
+// TestNamesComeAndGo: while a rollout waits for a person, sites join, prove the change, go, and never return, as with
+// nodes that are made for a day. The status does not grow with their number.
+func TestNamesComeAndGo(t *testing.T) {
+	r := canary(0)
+	r.Waves[0].Approval = v1.ApprovalManual
+	h := begins(t, r, map[string]int{"lab": 0, "a": 1})
+	h.in.Most = 10
+	for i := range 100 {
+		name := fmt.Sprint("day", i)
+		h.sites[name] = &Site{Name: name, UID: name, Exists: true, Revision: "new", Ready: true}
+		h.pass()
+		h.pass()
+		delete(h.sites, name)
+	}
+	h.pass()
+	s := h.in.Status
+	if len(s.ProvenSites) > 20 || h.sites["lab"].Revision != "new" || s.Proven != 1 {
+		t.Errorf("%d of 2 sites are proven, and %d are remembered", s.Proven, len(s.ProvenSites))
+	}
+}
+
 // TestSitesMoveIntoAPassedWave before they have the change, by a label of their nodes: they get it there.
 func TestSitesMoveIntoAPassedWave(t *testing.T) {
 	h := begins(t, canary(5*time.Minute), map[string]int{"lab": 0, "a": 1, "b": 1, "c": 1, "d": 1})

@@ -19,7 +19,7 @@ func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
 func (p *planner) tell() {
 	s := p.status
 	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
-	s.ProvenSites, s.AcceptedSites = p.proofs.list(), p.accepted.list()
+	s.ProvenSites, s.AcceptedSites = p.kept(p.proofs), p.accepted.list()
 	if p.runsEverywhere() {
 		s.ProvenSites = nil
 	}
@@ -49,6 +49,23 @@ func (p *planner) tell() {
 		}
 	}
 	p.plan.Status = s
+}
+
+// kept returns the proofs that the status keeps. Names that are no sites at present keep theirs, because a label may be
+// missing for seconds; but only a limited number of them does, because most such names never return.
+func (p *planner) kept(proofs marks) []string {
+	sites := map[string]bool{}
+	for i := range p.Sites {
+		sites[hashOf(p.Sites[i].Name, nameMark)] = true
+	}
+	others := 0
+	return slices.DeleteFunc(proofs.list(), func(mark string) bool {
+		if sites[mark[:nameMark]] {
+			return false
+		}
+		others++
+		return others > p.Most
+	})
 }
 
 func (p *planner) count(u *Site, of *v1.WaveStatus) {

@@ -414,6 +414,26 @@ func TestSilentSitesFillTheList(t *testing.T) {
 	}
 }
 
+// TestFailedSitesFillTheList: as many sites have failed as the status can list, which maxFailures allows. A person is
+// asked, and the others get the change then. Nothing goes back, because not too many have failed.
+func TestFailedSitesFillTheList(t *testing.T) {
+	r := rest(0, 500)
+	r.MaxFailures, r.OnFailure = ptr.To(intstr.FromString("100%")), v1.OnFailureRollback
+	h := begins(t, r, many(20))
+	h.in.Most = 5
+	h.behave = func(u *Site, to string) { u.Ready = to != "new" || u.Name >= "u0005" }
+	h.last(30 * time.Minute)
+	s := h.in.Status
+	if s.Phase != v1.RolloutHalted || len(h.with("new")) != 5 {
+		t.Fatalf("%s %q, and %v have it", s.Phase, s.Message, h.with("new"))
+	}
+	h.in.Resumed = s.HaltTime.UTC().Format(time.RFC3339)
+	h.last(30 * time.Minute)
+	if got := len(h.with("new")); got != 20 || h.in.Status.Phase != v1.RolloutComplete {
+		t.Errorf("%d have it: %s %q", got, h.in.Status.Phase, h.in.Status.Message)
+	}
+}
+
 // TestPausedInAnOutage: nothing happens, so the status stays.
 func TestPausedInAnOutage(t *testing.T) {
 	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0})

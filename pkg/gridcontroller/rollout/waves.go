@@ -34,8 +34,11 @@ func (p *planner) judge() {
 		failing = p.resume(failing)
 	}
 	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Sites))
-	p.within = len(failing) <= allowed
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
+	over, full := len(failing) > allowed, len(failing) > 0 && p.fullAtRest()
+	if p.within = !over && !full; !over && full {
+		text = "the status can list no further site; " + text
+	}
 	begun := p.status.HaltReason == v1.HaltFailures
 	fresh := slices.ContainsFunc(failing, func(u *Site) bool {
 		return p.listed[u.Name] != nil && p.written[u.Name] != v1.RolloutSiteFailed
@@ -60,11 +63,16 @@ func (p *planner) judge() {
 	case !begun && !p.within:
 		p.stop(v1.HaltFailures)
 		p.status.Message = text
-		if p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
+		if over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
 			p.plan.Current != p.Revision {
 			p.status.GoesBack = text
 		}
 	}
+}
+
+// fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
+func (p *planner) fullAtRest() bool {
+	return !p.room() && !slices.ContainsFunc(p.Sites, func(u Site) bool { return p.takesPlace(&u) })
 }
 
 // resume accepts the sites that the written status calls failed, and lets the rollout continue. It returns those that

@@ -414,6 +414,32 @@ func TestSilentSitesFillTheList(t *testing.T) {
 	}
 }
 
+// TestSuspectsFillTheList: suspects fill the list when a site that had no pods, and got the change, has pods again. It
+// must prove the change, and does not fit into the list. A person is asked.
+func TestSuspectsFillTheList(t *testing.T) {
+	r := rest(0, 3)
+	r.Waves[0].MaxSilent = ptr.To(intstr.FromString("100%"))
+	h := begins(t, r, many(20))
+	h.in.Most = 3
+	idle := h.sites["u0019"]
+	idle.Idle, idle.Revision = true, "new"
+	h.behave = func(u *Site, to string) {
+		if to == "new" && u.Name < "u0003" { // long ago, so that it is no outage
+			u.Ready, u.Silent, u.SilentSince = false, true, h.in.Now.Add(-24*time.Hour)
+			h.since[u.Name] = h.in.Now.Add(time.Hour)
+		}
+	}
+	h.last(time.Minute)
+	idle.Idle = false
+	h.last(time.Minute)
+	h.expect("the list is full", v1.RolloutAwaitingApproval, "u0000", "u0001", "u0002", "u0019")
+	h.in.Approved = h.in.Status.Awaits
+	h.last(20 * time.Minute)
+	if got := len(h.with("new")); got != 20 || h.in.Status.Phase != v1.RolloutComplete {
+		t.Errorf("%d have it: %s %q", got, h.in.Status.Phase, h.in.Status.Message)
+	}
+}
+
 // TestFailedSitesFillTheList: as many sites have failed as the status can list, which maxFailures allows. A person is
 // asked, and the others get the change then. Nothing goes back, because not too many have failed.
 func TestFailedSitesFillTheList(t *testing.T) {

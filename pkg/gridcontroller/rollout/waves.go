@@ -101,6 +101,11 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 // advance starts sites of the waves that have begun, and passes the gates of waves that are finished.
 func (p *planner) advance() {
 	if p.unlisted > 0 {
+		for wave := range p.waves {
+			if p.askForSuspects(wave) { // they fill the list
+				return
+			}
+		}
 		p.say(v1.RolloutProgressing, p.current(), fmt.Sprintf(
 			"%d sites with the unproven revision do not fit into the list; no other site starts until they do",
 			p.unlisted))
@@ -124,7 +129,7 @@ func (p *planner) advance() {
 		p.status.Phase = v1.RolloutComplete
 	default:
 		p.say(v1.RolloutProgressing, waiting[0].Wave, "waits for "+p.describe(waiting))
-		p.askForSuspects(waiting)
+		p.askForSuspects(waiting[0].Wave)
 	}
 }
 
@@ -221,7 +226,7 @@ func (p *planner) muster(wave int) muster {
 func (p *planner) finish(wave int) bool {
 	m := p.muster(wave)
 	switch {
-	case len(m.holding) > 0 && !m.moving && p.askForSuspects(m.holding):
+	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
 		return false
 	case len(m.holding) > 0:
 		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(m.holding)
@@ -259,8 +264,7 @@ func (p *planner) finish(wave int) bool {
 
 // askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait. It
 // returns false if no suspects do.
-func (p *planner) askForSuspects(holding []*Site) bool {
-	wave := holding[0].Wave
+func (p *planner) askForSuspects(wave int) bool {
 	m := p.muster(wave)
 	if m.moving || len(m.suspects) == 0 || p.outage || p.still {
 		return false

@@ -207,6 +207,7 @@ func TestChangedKey(t *testing.T) {
 		t.Helper()
 		f.expectTook()
 		f.expect(grid, "Degraded=True MassRemoval", "from zone1 to zone2", "10 sites", "=10-")
+		f.expect(grid, "Ready=False MassRemoval", "so nothing is changed")
 	}
 	f.waits(grid)
 	f.restart()

@@ -145,6 +145,10 @@ func (s *summary) tellReadiness() {
 		}
 	}
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
+	if s.p.held != nil && s.p.assigned == nil { // nothing of the present spec is applied
+		told := gridchild.Tellable(s.p.held)
+		s.set(v1.ConditionReady, metav1.ConditionFalse, told.Reason, told.Message)
+	}
 	silent := slices.DeleteFunc(notReady, func(site string) bool {
 		live := s.p.results[site].child
 		return live != nil && live.progress.serves

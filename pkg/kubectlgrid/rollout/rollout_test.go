@@ -115,6 +115,24 @@ func (g *Grid) expect(t *testing.T, what string, ok func(*v1.DeploymentGrid) boo
 	}
 }
 
+// TestNothingIsApplied: the controller refuses the present spec as a whole, so what is complete is an earlier one.
+func TestNothingIsApplied(t *testing.T) {
+	t.Parallel()
+	g, _ := testGrid(t)
+	for _, reason := range []string{v1.ReasonNotAllowed, v1.ReasonInvalidKey, v1.ReasonMassRemoval} {
+		g.becomes(t, func(s *v1.WorkloadGridStatus) {
+			s.Rollout.Phase = v1.RolloutComplete
+			s.Conditions = []metav1.Condition{{
+				Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: "nothing is changed",
+			}}
+		})
+		state := g.state(t)
+		if err := state.Err(g); state.Done || !errors.Is(err, ErrPerson) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%s: done: %t, %v", reason, state.Done, err)
+		}
+	}
+}
+
 func TestVerbs(t *testing.T) {
 	t.Parallel()
 	g, _ := testGrid(t)

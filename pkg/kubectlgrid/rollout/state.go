@@ -9,12 +9,18 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // barWidth is how many characters the progress bar has.
 const barWidth = 40
+
+// notReconciled are the reasons of the condition Ready with which nothing of the present spec is applied. The status of
+// the rollout is about an earlier spec then.
+var notReconciled = []string{v1.ReasonInvalidKey, v1.ReasonNotAllowed, v1.ReasonMassRemoval}
 
 // ErrPerson means that a rollout waits for a person.
 var ErrPerson = errors.New("a person is needed")
@@ -43,6 +49,10 @@ func (g *Grid) State() (State, error) {
 	spec, status := g.spec(), g.status()
 	if spec.Rollout == nil {
 		return State{}, errNoRollout
+	}
+	if ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); ready != nil &&
+		ready.ObservedGeneration == g.Object.GetGeneration() && slices.Contains(notReconciled, ready.Reason) {
+		return State{Summary: ready.Reason + ": " + ready.Message, Waits: true}, nil
 	}
 	if status.Rollout == nil || status.ObservedGeneration < g.Object.GetGeneration() {
 		return State{Summary: "Waiting for the controller to see the change of " + g.String()}, nil

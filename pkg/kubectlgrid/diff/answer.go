@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,7 +81,10 @@ func (a *Answer) applyGrid(
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(applied.Object, grid); err != nil {
 		return fmt.Errorf("reading %s: %w", a.Grid, err)
 	}
-	return a.refuse(gridchild.CheckKey(after))
+	if spec, _ := v1.Workload(grid); spec != nil && spec.Rollout != nil {
+		_, err = gridchild.NewWaves(spec.Rollout, nil)
+	}
+	return a.refuse(cmp.Or(gridchild.CheckKey(after), err))
 }
 
 // merge gives a live grid the spec, labels and annotations of the manifest. Labels and annotations that kubectl applied

@@ -262,6 +262,20 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 	}
 }
 
+// TestUnreadableWaves: the controller changes nothing of a grid whose waves it cannot read, and the answer says that.
+func TestUnreadableWaves(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), nil, "a")
+	answers, err := s.Compare(t.Context(), object(t, webSpec("two",
+		`rollout: {waves: [{name: eu, sites: {nodeSelector: {matchLabels: {region: "west of it"}}}}]},`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(answers) != 1 || !strings.Contains(answers[0].Refused, "spec.rollout.waves[eu].sites: ") {
+		t.Errorf("got %+v", answers[0])
+	}
+}
+
 // TestSiteOfAnEmptyValue: no workload can be named after it, which the answer says.
 func TestSiteOfAnEmptyValue(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,11 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 		return nil, err
 	}
 	if len(c.answers) == 0 {
-		about.Notes = append(about.Notes, "no node has the label "+c.owner.Key+", so there are no sites")
+		none := "no node has the label " + c.owner.Key + ", so there are no sites"
+		if s.Site != "" {
+			none = fmt.Sprintf("no node has the label %s=%s, so there is no site %s", c.owner.Key, s.Site, s.Site)
+		}
+		about.Notes = append(about.Notes, none)
 		return []*Answer{about}, nil
 	}
 	c.answers[0].Notes = append(about.Notes, c.answers[0].Notes...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -259,6 +260,21 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoSuchSite: the answer about a site that does not exist does not deny the others.
+func TestNoSuchSite(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), nil, "a")
+	s.Site = "nowhere"
+	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "no node has the label zone1=nowhere, so there is no site nowhere"; len(answers) != 1 ||
+		!slices.Equal(answers[0].Notes, []string{want}) {
+		t.Errorf("got %+v", answers[0])
 	}
 }
 

@@ -101,7 +101,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
-	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey, p.selectsNodes())
+	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
 	p.names = slices.Sorted(maps.Keys(p.sites))
 	p.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return p.fitsSite(site, p.update) })

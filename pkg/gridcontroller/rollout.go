@@ -68,7 +68,7 @@ type answer struct {
 
 // aim sets the target of every site.
 func (p *pass) aim(ctx context.Context) (err error) {
-	if p.selectsNodes() {
+	if selectsNodes(p.grid) {
 		p.around.HasNode = func(site string, of labels.Selector) bool {
 			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
 		}
@@ -107,12 +107,13 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	return nil
 }
 
-// selectsNodes reports whether sites may be selected by labels of their nodes: by waves, or by overrides, also those of
-// older revisions.
-func (p *pass) selectsNodes() bool {
-	return p.spec.Rollout != nil || slices.ContainsFunc(p.spec.Overrides, func(o v1.Override) bool {
+// selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those
+// of older revisions.
+func selectsNodes(grid v1.Object) bool {
+	spec, _ := v1.Workload(grid)
+	return spec != nil && (spec.Rollout != nil || slices.ContainsFunc(spec.Overrides, func(o v1.Override) bool {
 		return o.Sites.NodeSelector != nil
-	})
+	}))
 }
 
 // target returns the target of a site that gets the templates of a revision.

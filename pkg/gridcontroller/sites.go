@@ -14,10 +14,8 @@ import (
 
 // nodes has the nodes of the cluster, from which the sites of every key follow.
 type nodes struct {
-	mu     sync.Mutex // guards everything below
+	mu     sync.Mutex // guards byName
 	byName map[string]*nodeState
-	// keys are the keys that grids use. The value is set if sites are selected by other labels of their nodes as well.
-	keys map[string]bool
 }
 
 // nodeState is the state of a node. It is immutable, and its labels belong to the cache.
@@ -35,7 +33,7 @@ type nodeState struct {
 // a site.
 type sites map[string][]*nodeState
 
-func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}, keys: map[string]bool{}} }
+func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}} }
 
 // stateOf returns the state of a node. The node controller sets the condition Ready to Unknown when a kubelet falls
 // silent. A node whose kubelet reports that it is not ready is not lost.
@@ -54,12 +52,10 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// sitesOf returns the sites of a key. From then on noteNode returns the key when they change, and if labelled is set,
-// also when other labels of their nodes do.
-func (n *nodes) sitesOf(key string, labelled bool) sites {
+// sitesOf returns the sites of a key.
+func (n *nodes) sitesOf(key string) sites {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys[key] = n.keys[key] || labelled
 	all := sites{}
 	for _, node := range n.byName {
 		if site, has := node.labels[key]; has {
@@ -69,8 +65,9 @@ func (n *nodes) sitesOf(key string, labelled bool) sites {
 	return all
 }
 
-// noteNode records the state of a node, nil if it was deleted. It returns the keys whose sites have changed.
-func (n *nodes) noteNode(name string, now *nodeState) []string {
+// noteNode records the state of a node, nil if it was deleted. It returns the keys whose sites have changed. With the
+// value false only other labels of their nodes have.
+func (n *nodes) noteNode(name string, now *nodeState) map[string]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := cmp.Or(n.byName[name], &nodeState{})
@@ -80,13 +77,17 @@ func (n *nodes) noteNode(name string, now *nodeState) []string {
 	} else {
 		n.byName[name] = now
 	}
-	relabelled := !maps.Equal(before.labels, now.labels)
-	var changed []string
-	for key, selected := range n.keys {
-		was, had := before.labels[key]
+	changed, heard := map[string]bool{}, before.lost == now.lost
+	if heard && maps.Equal(before.labels, now.labels) {
+		return nil
+	}
+	for key, was := range before.labels {
 		is, has := now.labels[key]
-		if was != is || had != has || (has && (before.lost != now.lost || (selected && relabelled))) {
-			changed = append(changed, key)
+		changed[key] = !heard || !has || was != is
+	}
+	for key := range now.labels {
+		if _, had := before.labels[key]; !had {
+			changed[key] = true
 		}
 	}
 	return changed

@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -17,23 +18,31 @@ func TestSites(t *testing.T) {
 	u.noteNode("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(u.sitesOf(key, false))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(u.sitesOf(key))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
 	expect("zone1", "", "east") // an empty value is a value
 	expect("rack", "r1")
+	// changes expects the keys whose sites change. Those of which only other labels change are in brackets.
 	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
-		got := u.noteNode(name, state)
+		got := []string{}
+		for key, all := range u.noteNode(name, state) {
+			if !all {
+				key = "(" + key + ")"
+			}
+			got = append(got, key)
+		}
 		slices.Sort(got)
 		if fmt.Sprint(got) != want {
 			t.Errorf("%s %v: got %v, want %s", name, state, got, want)
 		}
 	}
 	changes("[zone1]", "n3", node(map[string]string{"zone1": "east"}))
+	changes("[(zone1) other]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
 	changes("[]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
-	changes("[zone1]", "n1", node(map[string]string{"zone1": "west"}))
+	changes("[other zone1]", "n1", node(map[string]string{"zone1": "west"}))
 	expect("zone1", "", "east", "west")
 	changes("[rack zone1]", "n2", node(map[string]string{"zone1": "north"}))
 	changes("[zone1]", "n3", nil)
@@ -42,9 +51,8 @@ func TestSites(t *testing.T) {
 	changes("[rack]", "n6", node(map[string]string{"rack": ""}))
 	changes("[rack]", "n6", node(nil))
 	expect("other")
-	u.sitesOf("rack", true)
 	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
-	changes("[rack]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
+	changes("[(rack) size]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
 	// A site is silent when its last node is.
 	lost := func(site string) *nodeState {
@@ -52,7 +60,7 @@ func TestSites(t *testing.T) {
 	}
 	silent := func(want string) {
 		t.Helper()
-		sites := u.sitesOf("zone1", false)
+		sites := u.sitesOf("zone1")
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
 			_, all, _ := sites.silent(site)
 			return !all
@@ -74,6 +82,28 @@ func TestSites(t *testing.T) {
 	silent("[north]")
 	changes("[zone1]", "n1", nil)
 	silent("[]")
+}
+
+// TestKeysOfTheDay: whoever may edit grids may ask for any key, and for another one each second. None is remembered.
+func TestKeysOfTheDay(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.pass(grid)
+	r := f.workloads["DeploymentGrid"]
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	const keys, each = 20000, 32
+	for i := range keys {
+		edited := grid.DeepCopy()
+		edited.Spec.GridUniqKey = fmt.Sprintf("%d.example.org/zone", i)
+		r.newPass(edited, &gridMemory{})
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > keys*each {
+		t.Errorf("%d keys have left %d bytes", keys, grown)
+	}
+	runtime.KeepAlive(r)
 }
 
 func TestNodeState(t *testing.T) {

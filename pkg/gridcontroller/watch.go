@@ -75,7 +75,7 @@ func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 		if deleted {
 			state = nil
 		}
-		for _, key := range nodes.noteNode(node.GetName(), state) {
+		for key, all := range nodes.noteNode(node.GetName(), state) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
@@ -83,7 +83,7 @@ func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 				continue
 			}
 			_ = meta.EachListItem(list, func(grid runtime.Object) error { // it returns no errors
-				if of, ok := grid.(client.Object); ok {
+				if of, ok := grid.(v1.Object); ok && (all || selectsNodes(of)) {
 					names = append(names, client.ObjectKeyFromObject(of))
 				}
 				return nil

@@ -211,10 +211,13 @@ func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bo
 	if err != nil {
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)
 	}
-	silent := map[string]bool{}
+	silent, meanwhile := map[string]bool{}, false
 	for _, node := range p.sites[site] {
-		silent[node.name] = node.lost ||
-			(job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time))
+		changed := job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time)
+		silent[node.name], meanwhile = node.lost || changed, meanwhile || changed
+	}
+	if len(pods.Items) == 0 { // a node that is back deletes the pod of a Job that has ended
+		return meanwhile, nil
 	}
 	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
 		evicted := func(c corev1.PodCondition) bool {

@@ -192,6 +192,38 @@ func TestCheckBesideALostNode(t *testing.T) {
 	}
 }
 
+// TestCheckOfANodeThatIsBack: the only node of a site is away for as long as the Job of its check may take. When it is
+// back, the pod of the Job is deleted. That is not the site's failure.
+func TestCheckOfANodeThatIsBack(t *testing.T) {
+	wave := named("canary", "lab")
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	f, grid := demo(t, in("lab east"), rollingIn(wave, named("rest")))
+	f.completes(grid, in("lab east")...)
+	f.template(grid, other)
+	f.rolls(grid, "lab")
+	job := f.job()
+	job.Status.StartTime = ptr.To(metav1.NewTime(f.clock.Now()))
+	f.step(time.Minute)
+	f.lose("lab")
+	f.passes(grid)
+	f.step(20 * time.Minute)
+	job.Status.Conditions = []batchv1.JobCondition{{
+		Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: batchv1.JobReasonDeadlineExceeded,
+	}}
+	if err := f.client.Status().Update(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	f.note("node-lab", &nodeState{
+		name: "node-lab", labels: map[string]string{"zone1": "lab"}, since: f.clock.Now(),
+	})
+	f.passes(grid)
+	f.step(20 * time.Second)
+	f.passes(grid)
+	if s := grid.Status.Rollout; s.Failed > 0 || len(f.job().Status.Conditions) > 0 {
+		t.Errorf("%s %q, and its Job says %v", s.Phase, s.Message, f.job().Status.Conditions)
+	}
+}
+
 // reportDaemonSet sets the status of a DaemonSet, whose controller has seen its spec, and returns the DaemonSet.
 func (f *fixture) reportDaemonSet(name string, desired, updated, available int32) *appsv1.DaemonSet {
 	f.Helper()

@@ -274,6 +274,21 @@ func TestAgreementOnFallbacks(t *testing.T) {
 	}
 }
 
+// TestViewOfAName: a Service that is a name of something else has no endpoints, and nothing of it is wrong, whatever
+// its annotation is, and whatever is wrong on the nodes.
+func TestViewOfAName(t *testing.T) {
+	s := agreement(t)
+	s.notPulled(system + "pods/application-grid-wrapper-edge0")
+	s.Add(`{apiVersion: v1, kind: Service,
+ metadata: {name: db, namespace: shop, annotations: {topologyKeys: '["zon1"]'}},
+ spec: {type: ExternalName, externalName: db.example.org}}`)
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
+	if o := callBare(t, "view", "db"); o.code != 0 ||
+		o.stdout != "Service shop/db is a name of db.example.org, and has no endpoints.\n" {
+		t.Errorf("got %+v", o)
+	}
+}
+
 // TestProveWithoutTheLabel: a node with a wrapper is asked from, as view counts it, also without the label of edge
 // nodes.
 func TestProveWithoutTheLabel(t *testing.T) {

@@ -24,6 +24,9 @@ type View struct {
 	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are the parsed annotation; empty for a Service that is not governed.
 	TopologyKeys topology.Keys `json:"topologyKeys"`
+	// ExternalName is the name for which the Service stands, if it is of that type. It has no endpoints then, and no
+	// keys govern it.
+	ExternalName string `json:"externalName,omitempty"`
 	// Error is the error of the annotation. Such an error hides all endpoints, on every node.
 	Error string `json:"error,omitempty"`
 	// Closed: the Service is governed, no finding shows that it leaves its sites, and every site reaches an endpoint.
@@ -111,6 +114,10 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 		Sites:        []SiteView{},
 	}
 	view.ServiceGrid = serviceGridOf(service)
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		view.ExternalName = service.Spec.ExternalName
+		return view
+	}
 	viewer := g.Of(keys).viewer(service, endpointSlices)
 	why := func(e Endpoint) string { return whyHidden(view.TopologyKeys, e, g.Nodes) }
 	seen := make([]bool, len(viewer.parts)) // by endpointPart.of
@@ -241,7 +248,7 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 // Conclusion returns a last line about where the Service stays in its sites, or "".
 func (v *View) Conclusion() string {
 	switch {
-	case v.Error != "":
+	case v.Error != "" || v.ExternalName != "":
 		return ""
 	case v.Empty():
 		return "No endpoint is ready anywhere."

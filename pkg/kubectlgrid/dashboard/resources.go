@@ -93,7 +93,8 @@ func trimService(s *corev1.Service) {
 		headless = s.Spec.ClusterIP
 	}
 	s.Spec = corev1.ServiceSpec{
-		Type: s.Spec.Type, ClusterIP: headless, IPFamilies: s.Spec.IPFamilies, Ports: ports,
+		Type: s.Spec.Type, ExternalName: s.Spec.ExternalName, ClusterIP: headless,
+		IPFamilies: s.Spec.IPFamilies, Ports: ports,
 		InternalTrafficPolicy: s.Spec.InternalTrafficPolicy, ExternalTrafficPolicy: s.Spec.ExternalTrafficPolicy,
 	}
 	s.Status = corev1.ServiceStatus{}

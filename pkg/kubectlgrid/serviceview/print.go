@@ -29,7 +29,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 		return output.Encode(out, document{output.TypeMeta(Kind), view}, format)
 	}
 	fmt.Fprintln(out, Title(view))
-	if view.Error == "" {
+	if view.Error == "" && view.ExternalName == "" {
 		fmt.Fprintln(out)
 		if err := output.NewPrinter(out).Print(siteRows(view)...); err != nil {
 			return err
@@ -59,6 +59,8 @@ func Title(view *gridview.View) string {
 		title += " of ServiceGrid " + view.ServiceGrid
 	}
 	switch {
+	case view.ExternalName != "":
+		return title + " is a name of " + view.ExternalName + ", and has no endpoints."
 	case view.Error != "":
 		return fmt.Sprintf("%s\nERROR: %s\nUntil it is repaired, no node sees any endpoint.", title, view.Error)
 	case !view.TopologyKeys.Governed():

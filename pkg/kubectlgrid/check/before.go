@@ -78,7 +78,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 func (r *Report) checkProxyThere(c *Cluster) {
 	const check = "KubeProxy"
 	name, _ := c.distribution()
-	sets := c.running(kubeProxyProgram)
+	sets, cilium := c.running(kubeProxyProgram), len(c.running(ciliumProgram)) > 0
 	static := map[string]*pod{} // by what owns them; pods of no set
 	for _, p := range c.pods {
 		if p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
@@ -103,12 +103,13 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	case ownProxy[name]:
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
 		for _, n := range c.nodes {
-			r.all(check, n.name, row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, " +
-				"and no pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper"})
+			r.all(check, n.name, row{n.proxyDisabled && !cilium, Failure, n.about(),
+				"its agent runs with --disable-kube-proxy, and no pod runs kube-proxy",
+				"run kube-proxy: it is what asks the wrapper"})
 			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
 			r.mode(n.about(), mode)
 		}
-	case len(c.running(ciliumProgram)) > 0:
+	case cilium:
 		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium runs in kube-proxy's place")
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),

@@ -533,6 +533,15 @@ func TestBefore(t *testing.T) {
 		"no right": {func(c *testCluster) { c.denied = "daemonsets" },
 			[]string{"failure Rights SelfSubjectAccessReview: you may not create daemonsets.apps in kube-system",
 				"failure Rights SelfSubjectAccessReview: you may not patch daemonsets.apps in kube-system"}},
+		"Cilium in place of k3s' kube-proxy": {
+			all(withoutAll("kube-proxy", "kubeadm"), adding(cilium), kubelets("v1.37.1+k3s1"), func(c *testCluster) {
+				for _, node := range []string{"cloud0", "edge0", "edge1"} {
+					get[*corev1.Node](c, "Node /"+node).Annotations = map[string]string{
+						"k3s.io/node-args": `["agent","--disable-kube-proxy"]`}
+				}
+			}),
+			[]string{"warning KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"}},
 		"Cilium": {adding(cilium),
 			[]string{"warning KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
 				"Services on itself"}},

@@ -550,7 +550,9 @@ var networkDefects = map[string]defect{
 	"Cilium at the API server": {adding(cilium),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
-	"Cilium at the wrapper":            {all(overTLS, adding(cilium+ciliumAt("https://127.0.0.1:51006"))), nil},
+	"Cilium at the wrapper": {all(overTLS, adding(cilium+ciliumAt("https://127.0.0.1:51006"))), nil},
+	"Cilium at the wrapper, in a cluster of kubeadm without kube-proxy": {
+		all(overTLS, adding(cilium+ciliumAt("https://127.0.0.1:51006")), withoutAll("kube-proxy")), nil},
 	"Cilium at the wrapper everywhere": {all(overTLS, adding(cilium+ciliumEverywhere)), nil},
 	"Cilium over TLS at a wrapper without": {adding(cilium + ciliumEverywhere),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://localhost:51006, and the " +

@@ -70,6 +70,11 @@ func ciliumDefaults(cilium *workload) Object {
 	return named(kindConfigMap, cilium.namespace, "cilium-config")
 }
 
+// ciliumAlone reports whether Cilium runs in the place of kube-proxy.
+func (c *Cluster) ciliumAlone() bool {
+	return len(c.running(ciliumProgram)) > 0 && len(c.running(kubeProxyProgram)) == 0
+}
+
 // checkCilium checks which API servers the agents of Cilium on edge nodes ask.
 func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	const check = gridview.CheckReplacement

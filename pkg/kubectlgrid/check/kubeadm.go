@@ -43,7 +43,8 @@ func (c *Cluster) kubeProxySets() kubeProxySets {
 func (r *Report) checkKubeadm(c *Cluster) {
 	const check = "KubeProxyPlacement"
 	sets := c.kubeProxySets()
-	if name, _ := c.distribution(); name != setup.Kubeadm || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
+	name, _ := c.distribution()
+	if name != setup.Kubeadm || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() || c.ciliumAlone() {
 		return
 	}
 	for _, p := range c.pods {

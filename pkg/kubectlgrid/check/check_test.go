@@ -641,6 +641,19 @@ images:
 		"name: kube-proxy.superedge.io}") || strings.Contains(between.Values, "flowControl") {
 		t.Errorf("got\n%s\n%s", between.Kustomization, between.Values)
 	}
+	proxyless := install(withoutAll("kube-proxy"), adding(cilium))
+	if !strings.Contains(proxyless.Kustomization, "components: [../manifests/cilium]\n") ||
+		strings.Contains(proxyless.Kustomization, "kubeadm") ||
+		!strings.Contains(proxyless.Values, "distribution: plain\n") ||
+		!strings.HasSuffix(proxyless.Values, "cilium:\n  enabled: true\n") ||
+		!strings.Contains(strings.Join(proxyless.Notes, "\n"), "restart its agent of Cilium") ||
+		strings.Contains(strings.Join(proxyless.Notes, "\n"), "kube-proxy") {
+		t.Errorf("got\n%s\n%s\n%q", proxyless.Kustomization, proxyless.Values, proxyless.Notes)
+	}
+	beside := install(withoutAll("kube-proxy"), adding(cilium), k3s("cloud0", `["server"]`))
+	if strings.Contains(beside.Kustomization, "cilium") {
+		t.Errorf("beside a kube-proxy of k3s: got\n%s", beside.Kustomization)
+	}
 	agent := `["agent"]`
 	rancher := install(k3s("cloud0", agent), k3s("edge0", agent), k3s("edge1", agent),
 		withoutAll("kube-system/kube-proxy"))

@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,7 +73,8 @@ func ciliumDefaults(cilium *workload) Object {
 
 // ciliumAlone reports whether Cilium runs in the place of kube-proxy.
 func (c *Cluster) ciliumAlone() bool {
-	return len(c.running(ciliumProgram)) > 0 && len(c.running(kubeProxyProgram)) == 0
+	return len(c.running(ciliumProgram)) > 0 && len(c.running(kubeProxyProgram)) == 0 &&
+		!slices.ContainsFunc(c.nodes, func(n *node) bool { return ownProxy[n.distribution] && !n.proxyDisabled })
 }
 
 // checkCilium checks which API servers the agents of Cilium on edge nodes ask.

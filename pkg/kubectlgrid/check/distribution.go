@@ -92,6 +92,7 @@ func (c *Cluster) kind() setup.Kind {
 	var kind setup.Kind
 	kind.Distribution, _ = c.distribution()
 	kind.Minor, _ = minor(c.Server.Version)
+	kind.Cilium = c.ciliumAlone()
 	for _, w := range c.running(kubeProxyProgram) {
 		if !w.selectsEdge {
 			kind.KubeProxy, kind.KubeProxyTag = repository(w.image), tagOf(w.image)

@@ -54,6 +54,8 @@ type Kind struct {
 	Distribution string
 	// Minor is the API server's minor version; 0 if it is not known, which is treated as a new one.
 	Minor int
+	// Cilium is set if Cilium runs in the place of kube-proxy.
+	Cilium bool
 	// KubeProxy and KubeProxyTag are the image of the cluster's kube-proxy and its tag; empty if they are not known.
 	KubeProxy, KubeProxyTag string
 }
@@ -83,6 +85,9 @@ func rancher(name, unit string) string {
 func For(kind Kind, images Images) *Install {
 	distribution := kind.Distribution
 	install := &Install{Distribution: distribution}
+	if kind.Cilium && localServers[distribution] == "" {
+		distribution = "" // those of kubeadm and k3s are about their kube-proxy
+	}
 	var k, values, patches strings.Builder
 	k.WriteString("# edge/kustomization.yaml\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n")
 	older := func(than int) bool { return kind.Minor != 0 && kind.Minor < than }
@@ -96,6 +101,10 @@ func For(kind Kind, images Images) *Install {
 		values.WriteString("distribution: k3s\n")
 	default:
 		install.Kubeconfig = plain(distribution, &k, &values, note)
+	}
+	if kind.Cilium {
+		k.WriteString("components: [../manifests/cilium]\n")
+		values.WriteString("cilium:\n  enabled: true\n")
 	}
 	k.WriteString("images:\n")
 	for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
@@ -124,7 +133,11 @@ func For(kind Kind, images Images) *Install {
 		k.WriteString("patches:\n" + patches.String())
 	}
 	note("Label nodes one by one: kubectl label node NODE superedge.io/application-grid=true")
-	if distribution != Kubeadm { // whose kube-proxy moves by itself
+	switch {
+	case kind.Cilium:
+		note("On each edge node approve the certificate request of its wrapper, and restart its agent of Cilium " +
+			"(docs/cilium.md)")
+	case distribution != Kubeadm: // whose kube-proxy moves by itself
 		note(cmp.Or(ways[distribution], ways[""]))
 	}
 	install.Kustomization, install.Values = k.String(), values.String()

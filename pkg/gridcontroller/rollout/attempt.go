@@ -69,6 +69,7 @@ func (p *planner) begin() {
 	case p.Status != nil && p.Update == p.Revision:
 		p.status = p.Status.DeepCopy()
 		p.upgrade()
+		p.wentBack = p.status.GoesBack != ""
 		for i := range p.status.Sites {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State

@@ -19,7 +19,7 @@ func (p *planner) goBack() {
 	if undo {
 		phase, text = v1.RolloutProgressing, "going back: "
 	}
-	if p.Status == nil || p.Update != p.Revision || !goesBack(p.Status) {
+	if !p.wentBack {
 		p.say(phase, p.current(), text+"begins")
 		p.again(p.Now)
 		return
@@ -39,11 +39,6 @@ func (p *planner) goBack() {
 	default:
 		p.status.Phase, p.status.Message = v1.RolloutRolledBack, p.status.GoesBack
 	}
-}
-
-// goesBack reports whether a status says that sites go back. In that of an older controller only the phase says it.
-func goesBack(s *v1.RolloutStatus) bool {
-	return s.GoesBack != "" || s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack
 }
 
 // goBackIn gives the current revision to sites of a wave. It returns those that do not run it yet.

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,12 +130,14 @@ type planner struct {
 	unlisted int
 	// soaks is when the last of the soaking sites is done; zero if none soaks.
 	soaks time.Time
-	// outage: so many sites are silent that no further site starts. still: no further site starts, because of failures
-	// after completion. resuming: somebody has just resumed it, and the status must be written first.
-	outage, still, resuming     bool
-	silentSites, reachableSites int
-	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap.
-	within, moved bool
+	// outage: so many sites are silent that no further site starts, as silence says. still: no further site starts,
+	// because of failures after completion. resuming: somebody has just resumed it, and the status must be written
+	// first.
+	outage, still, resuming bool
+	silence                 string
+	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap. wentBack: the written status of
+	// this attempt says that sites go back.
+	within, moved, wentBack bool
 }
 
 // New makes a plan.
@@ -163,8 +164,7 @@ func New(in Input) Plan {
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), fmt.Sprintf("%d of the %d sites that have been reachable since it began "+
-			"are silent; no site starts until fewer are, or somebody resumes it", p.silentSites, p.reachableSites))
+		p.say(v1.RolloutOutage, p.current(), p.silence)
 	default:
 		p.advance()
 	}

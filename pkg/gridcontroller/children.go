@@ -85,10 +85,10 @@ type childMemory struct {
 	failed  string
 	retries int
 	retryAt time.Time
-	// mark identifies the desired child. The live child last made progress towards it at progressAt: best are the
-	// largest numbers of pods that were updated, ready and available, and reached is set if it was ready. It has been
-	// ready since readyAt. rested is how much of the time since progressAt does not count towards its deadline: it was
-	// ready, or a node was silent. silent is how many nodes of the site were silent.
+	// mark identifies the desired child; it is empty before the first one. The live child last made progress towards it
+	// at progressAt: best are the largest numbers of pods that were updated, ready and available, and reached is set if
+	// it was ready. It has been ready since readyAt. rested is how much of the time since progressAt does not count
+	// towards its deadline: it was ready, or a node was silent. silent is how many nodes of the site were silent.
 	mark                string
 	best                [3]int64
 	reached             bool

@@ -79,7 +79,8 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		}
 	}
 	counts := [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
-	if mark := fmt.Sprint(state.Replicas, m.same.desired); m.mark != mark {
+	// An autoscaler that changes the replicas again and again makes no progress.
+	if mark := "towards " + m.same.desired; m.mark != mark {
 		m.progressAt, m.rested, m.best, m.reached = now.Truncate(time.Second), 0, counts, false
 		same := told.Replicas == state.Replicas &&
 			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}

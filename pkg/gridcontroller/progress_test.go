@@ -377,6 +377,20 @@ func TestHeardTime(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: east: ")
 }
 
+// TestScalingIsNoProgress: an autoscaler changes the replicas of a site that never gets ready, again and again. The site
+// is reported all the same.
+func TestScalingIsNoProgress(t *testing.T) {
+	f, grid := demo(t, in("east"), stallsSoon)
+	f.pass(grid)
+	for i := range int32(10) {
+		f.edit("demo-east", func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(1 + i%2) })
+		f.report("demo-east", appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
+		f.step(10 * time.Second)
+		f.pass(grid)
+	}
+	f.expectSite(grid, "east", v1.SiteStalled)
+}
+
 // TestPodsOfAnotherSet: a StatefulSet that somebody made may want billions of pods. The controller names three.
 func TestPodsOfAnotherSet(t *testing.T) {
 	allocated := testing.AllocsPerRun(1, func() { podsOfSet("web", nil, math.MaxInt32) })

@@ -76,7 +76,7 @@ func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ofPods := podsOf(s.node).key(keyObject, "")
-	for _, unsaved := range []map[string][]byte{s.pending, s.writing} {
+	for _, unsaved := range []map[string]change{s.pending, s.writing} {
 		for key := range unsaved {
 			if strings.HasPrefix(key, ofPods) {
 				return

@@ -189,3 +189,22 @@ func writeServices(w http.ResponseWriter, count, annotation int, sent func(count
 		sent(i + 1)
 	}
 }
+
+// TestMemoryOfUnsavedObjects: objects are not in memory twice while they wait for the disk.
+func TestMemoryOfUnsavedObjects(t *testing.T) {
+	const count, size = 16, 1 << 20
+	s := newStore("node0")
+	before := liveHeap()
+	for i := range count {
+		in := named(configMaps, "shop", fmt.Sprint(i))
+		sink{s, in}.At("5", func() {
+			sink{s, in}.Apply(&wire.Object{Namespace: "shop", Name: fmt.Sprint(i), Body: make([]byte, size)})
+		})
+	}
+	if taken := liveHeap() - before; taken > count*size*3/2 {
+		t.Errorf("%d MiB are taken by %d MiB of objects", taken>>20, count*size>>20)
+	}
+	if unsaved, _ := s.unsavedChanges(); unsaved < count {
+		t.Errorf("%d of %d wait for the disk", unsaved, count)
+	}
+}

@@ -37,9 +37,9 @@ type Store struct {
 	gone map[types.UID]end
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]heavy
-	// pending are the changes that are not on the disk: keys with their values, nil if removed. writing are those that
-	// are being written. since is when the oldest of them was made.
-	pending, writing map[string][]byte
+	// pending are the changes that are not on the disk, by their keys. writing are those that are being written. since
+	// is when the oldest of them was made.
+	pending, writing map[string]change
 	since            time.Time
 	// holdsBack is set if the last call of takePending left changes for a later one.
 	holdsBack bool
@@ -140,8 +140,9 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]heavy{}, pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
-		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
+		heavy: map[types.UID]heavy{}, pending: map[string]change{}, writing: map[string]change{},
+		heardPrecision: keepVersion,
+		needed:         make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -266,12 +267,36 @@ func encoded(o *wire.Object) []byte {
 	return wire.AppendObject(nil, o.Meta, o.Body, version)
 }
 
-// change records a change that must be written to the disk. The caller holds the lock.
-func (s *Store) change(key string, value []byte) {
+// change is a change that must be written to the disk: a new value, an object, or neither if the key is removed.
+type change struct {
+	value  []byte
+	object *wire.Object
+}
+
+// bytes returns the value on the disk. An object is encoded only now, because it may wait for hours.
+func (c change) bytes() []byte {
+	if c.object != nil {
+		return encoded(c.object)
+	}
+	return c.value
+}
+
+func (c change) size() int {
+	if c.object != nil {
+		return len(c.object.Meta) + len(c.object.Body)
+	}
+	return len(c.value)
+}
+
+// change records a new value, nil if the key is removed. The caller holds the lock.
+func (s *Store) change(key string, value []byte) { s.record(key, change{value: value}) }
+
+// record records a change. The caller holds the lock.
+func (s *Store) record(key string, made change) {
 	if len(s.pending)+len(s.writing) == 0 {
 		s.since = time.Now()
 	}
-	s.pending[key] = value
+	s.pending[key] = made
 	s.changed = true
 }
 
@@ -311,7 +336,7 @@ func (s *Store) put(in scope, o *wire.Object) {
 		return
 	}
 	set.objects[name], set.kept = o, 0
-	s.change(objectKey(in, name), encoded(o))
+	s.record(objectKey(in, name), change{object: o})
 	s.touched(in)
 	if byPods[in.kind] && set.size() > namedBytes {
 		s.poke() // pods may name more than is kept
@@ -475,9 +500,9 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 		case of == setKey(podsOf(s.node)), of == setKey(named(nodes, "", s.node)):
 			s.writing[key] = value
 		case waits:
-			waiting[of] = waiting[of].with(key, value)
+			waiting[of] = waiting[of].with(key, value.size())
 		default:
-			urgent[of] = urgent[of].with(key, value)
+			urgent[of] = urgent[of].with(key, value.size())
 		}
 	}
 	size := 0
@@ -507,7 +532,7 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	for key := range s.writing {
 		delete(s.pending, key)
 	}
-	return maps.Clone(s.writing)
+	return s.values()
 }
 
 // changes are keys of changes of one set, and their size in bytes.
@@ -516,8 +541,8 @@ type changes struct {
 	size int
 }
 
-func (c changes) with(key string, value []byte) changes {
-	return changes{append(c.keys, key), c.size + len(key) + len(value)}
+func (c changes) with(key string, size int) changes {
+	return changes{append(c.keys, key), c.size + len(key) + size}
 }
 
 // namespaces returns the namespaces of the node's pods. The caller holds the lock.
@@ -565,6 +590,15 @@ func (s *Store) takeAll() map[string][]byte {
 	return s.take(func(key string) bool { return !isLasting(key) })
 }
 
+// values returns the values of the changes that are being written. The caller holds the lock.
+func (s *Store) values() map[string][]byte {
+	values := make(map[string][]byte, len(s.writing))
+	for key, made := range s.writing {
+		values[key] = made.bytes()
+	}
+	return values
+}
+
 // take moves changes from pending to writing. The caller holds the lock.
 func (s *Store) take(wanted func(key string) bool) map[string][]byte {
 	for key, value := range s.pending {
@@ -573,7 +607,7 @@ func (s *Store) take(wanted func(key string) bool) map[string][]byte {
 			delete(s.pending, key)
 		}
 	}
-	return maps.Clone(s.writing)
+	return s.values()
 }
 
 // taken records whether the changes that were taken are on the disk.

@@ -171,6 +171,26 @@ func TestHeadlessLocal(t *testing.T) {
 	}
 }
 
+// TestEndingBesideSilent: a node that is heard reaches the endpoints that are ending, and not one on a silent node, which
+// the API server does not call ready. A silent node may have seen that one ready.
+func TestEndingBesideSilent(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "b2": edgeIn("b"), "c1": edgeIn("c")}
+	of := slice("p@a1 q@b1")
+	for i := range of.Endpoints {
+		of.Endpoints[i].Conditions.Ready = new(false)
+	}
+	of.Endpoints[0].Conditions.Terminating, of.Endpoints[0].Conditions.Serving = new(true), new(true)
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone","*"]`), nodes,
+		&Diagnosis{Silent: map[string]bool{"b1": true}}, of)
+	for node, want := range map[string]Reach{
+		"a1": ReachTerminating, "b1": ReachUnknown, "b2": ReachTerminating, "c1": ReachTerminating,
+	} {
+		if got := view.tally.reach(node, nodes[node])[0].Reach; got != want {
+			t.Errorf("node %s reaches %s, want %s", node, got, want)
+		}
+	}
+}
+
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
 // with one.
 func TestSilent(t *testing.T) {

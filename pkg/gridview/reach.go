@@ -100,6 +100,9 @@ type portList struct {
 	ways []Port
 	// nodes are the tiers of the endpoints' nodes, for Services whose nodes use only their own endpoints.
 	nodes map[string]topology.Tier
+	// silent counts, as if they were ready, the endpoints on silent nodes that the API server does not call ready.
+	// kube-controller-manager calls the pods of such nodes not ready, and deletes them in time. They may serve.
+	silent topology.Counts
 }
 
 // NewTally starts a tally for a Service that is governed by the keys of the Grouping.
@@ -153,11 +156,11 @@ func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
 		// nil means ready, and serving
 		tier := topology.TierOf(ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Serving, true),
 			ptr.Deref(e.Conditions.Terminating, false))
-		// kube-controller-manager calls the pods of silent nodes not ready, and deletes them in time. They may serve.
+		list.Add(tier, t.keys, t.nodes[node], 1)
 		if tier != topology.Ready && t.diagnosis.silent(node) {
+			list.silent.Add(topology.Ready, t.keys, t.nodes[node], 1)
 			tier = topology.Silent
 		}
-		list.Add(tier, t.keys, t.nodes[node], 1)
 		if before, found := list.nodes[node]; t.local && (!found || tier < before) {
 			list.nodes[node] = tier
 		}
@@ -219,11 +222,14 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
 		r := PortReach{Port: port, Reach: ReachNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
+		// may is set if an endpoint on a silent node is one for this node.
+		may, cut := false, t.diagnosis.silent(node)
 		for list, choice := range choices {
 			if !slices.Contains(list.ways, port) {
 				continue
 			}
-			ready, silent = ready+list.Total(topology.Ready), silent+list.Total(topology.Silent)
+			ready, silent = ready+list.Total(topology.Ready), silent+list.silent.Total(topology.Ready)
+			may = may || !t.local && list.silent.Best(t.keys, labels).Tier == topology.Ready
 			terminating += list.Total(topology.Terminating)
 			decision := t.keys.Decide(labels, choice.Rank())
 			if slices.Contains(choice.Without, port.rule()) {
@@ -249,11 +255,13 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			r.Reach = ReachOwn
 		case tier == topology.Ready:
 			r.Reach = ReachFallback
-		case tier == topology.Silent, tier == topology.Unusable && ready == 0 && silent > 0:
-			r.Reach = ReachUnknown
-		case tier == topology.Terminating, ready == 0: // elsewhere; no ready endpoint is hidden from the node
+		case tier == topology.Terminating && !(cut && may): // a silent node may have seen it ready
 			r.Reach = ReachTerminating
-		case t.diagnosis.silent(node):
+		case may, tier == topology.Silent, ready == 0 && silent > 0:
+			r.Reach = ReachUnknown
+		case ready == 0: // elsewhere; no ready endpoint is hidden from the node
+			r.Reach = ReachTerminating
+		case cut:
 			r.Reach = ReachUnknown
 		}
 		reached = append(reached, r)

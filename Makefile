@@ -191,7 +191,7 @@ LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults
 .PHONY: test-e2e
 test-e2e: needs-e2e build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
+	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./plugin ./e2e/... ./faults/... ./docs/... $(ARGS)
 
 .PHONY: diagram
 diagram: ## Draws docs/sites.svg, the picture at the top of the README.

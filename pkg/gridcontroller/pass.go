@@ -88,6 +88,8 @@ type pass struct {
 	deadline time.Time
 	// again is when to reconcile again if nothing changes before; zero for never.
 	again time.Time
+	// leap is how far the clock was set since the last pass.
+	leap time.Duration
 }
 
 // fits reports whether a template fits a node with this name, labels and taints.
@@ -100,6 +102,10 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		templates: map[string]*gridchild.Templates{}, fits: map[string]fits{}, strangers: map[string]*child{},
 		budget: perPass,
 	}
+	p.leap, m.lastPass = leap(m.lastPass, r.clock.Now()), r.clock.Now()
+	for _, of := range m.sites {
+		of.progressAt = of.progressAt.Add(p.leap)
+	}
 	p.spec, p.status = v1.Workload(grid)
 	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
 	p.names = slices.Sorted(maps.Keys(p.sites))
@@ -107,6 +113,14 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		return slices.ContainsFunc(p.names, func(site string) bool { return p.fitsSite(site, p.update) })
 	})
 	return p
+}
+
+// leap returns how far the clock was set between two times that were read from it. The zero time was not.
+func leap(before, now time.Time) time.Duration {
+	if before.IsZero() {
+		return 0
+	}
+	return now.Round(0).Sub(before.Round(0)) - now.Sub(before) // the latter is by the monotonic clock
 }
 
 func (p *pass) lookAgain(at time.Time) {

@@ -377,8 +377,8 @@ func TestHeardTime(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: east: ")
 }
 
-// TestScalingIsNoProgress: an autoscaler changes the replicas of a site that never gets ready, again and again. The site
-// is reported all the same.
+// TestScalingIsNoProgress: an autoscaler changes the replicas of a site that never gets ready, again and again. The
+// site is reported all the same.
 func TestScalingIsNoProgress(t *testing.T) {
 	f, grid := demo(t, in("east"), stallsSoon)
 	f.pass(grid)

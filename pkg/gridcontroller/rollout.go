@@ -173,7 +173,7 @@ func (p *pass) plan(ctx context.Context) error {
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
 		Current: p.ran, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(), Known: p.memory.rollout.known,
+		Now: p.clock.Now(), Leap: p.leap, Known: p.memory.rollout.known,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
 		in.AtOnce = p.update

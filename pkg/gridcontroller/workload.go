@@ -86,6 +86,8 @@ type gridMemory struct {
 	approved map[string]bool
 	key      string
 	rollout  rolloutMemory
+	// lastPass is when the last pass began.
+	lastPass time.Time
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory

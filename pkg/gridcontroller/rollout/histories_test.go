@@ -567,6 +567,33 @@ func TestSuspectAfterAGap(t *testing.T) {
 	h.expect("a is a suspect", v1.RolloutAwaitingApproval, "a")
 }
 
+// leaps sets the clock of the controller.
+func (h *history) leaps(by time.Duration) {
+	h.in.Now, h.in.Leap = h.in.Now.Add(by), by
+	for _, u := range h.sites {
+		u.Progress = u.Progress.Add(by)
+	}
+	h.pass()
+	h.in.Leap = 0
+}
+
+// TestClockIsSet: somebody sets the controller's clock, or its machine was suspended. No site fails or is proven by
+// that, and each is in time all the same.
+func TestClockIsSet(t *testing.T) {
+	for _, by := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
+		h := begins(t, rest(30*time.Minute, 2), map[string]int{"a": 0, "b": 0, "c": 0})
+		h.behave = breaks("a")
+		h.last(2 * time.Minute)
+		h.leaps(by)
+		h.last(25 * time.Minute)
+		h.expect("the clock was set", v1.RolloutProgressing, "a", "b")
+		h.last(5 * time.Minute)
+		h.expect("b is proven", v1.RolloutProgressing, "a", "b", "c")
+		h.last(time.Hour)
+		h.expect("a does not work", v1.RolloutHalted, "a", "b", "c")
+	}
+}
+
 // TestSilenceStopsClocks: a site falls silent with the change for hours, and its pods start again when it returns.
 func TestSilenceStopsClocks(t *testing.T) {
 	h := begins(t, rest(5*time.Minute, 4), many(20))

@@ -79,7 +79,9 @@ type Input struct {
 	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all sites get
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
-	Now                       time.Time
+	// Now is the time, and Leap how far the clock was set since this process made its last plan.
+	Now  time.Time
+	Leap time.Duration
 	// Known is Plan.Known of this process's last plan; nil if it has made none.
 	Known []*metav1.Time
 	// Most is the largest number of sites that the status lists; zero for 500.
@@ -135,8 +137,8 @@ type planner struct {
 	// first.
 	outage, still, resuming bool
 	silence                 string
-	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap. wentBack: the written status of
-	// this attempt says that sites go back.
+	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap or the leap. wentBack: the
+	// written status of this attempt says that sites go back.
 	within, moved, wentBack bool
 }
 

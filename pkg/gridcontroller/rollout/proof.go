@@ -174,13 +174,27 @@ func move(by time.Duration, times ...**metav1.Time) {
 // control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
 func (p *planner) catchUp() {
 	heard := p.status.HeardTime
-	if heard == nil || slices.ContainsFunc(p.Known, heard.Equal) {
+	if heard == nil {
+		return
+	}
+	if slices.ContainsFunc(p.Known, heard.Equal) {
+		p.leap()
 		return
 	}
 	p.plan.Gap = max(p.Now.Sub(heard.Time), 0).Truncate(time.Second)
 	for _, of := range p.listed {
 		if of.SilentTime == nil && p.plan.Gap > 0 {
 			move(p.plan.Gap, &of.Since, &of.CheckTime)
+			p.moved = true
+		}
+	}
+}
+
+// leap moves all clocks of sites with that of the controller, if somebody has set it or suspended its machine.
+func (p *planner) leap() {
+	if by := p.Leap.Truncate(time.Second); by != 0 {
+		for _, of := range p.listed {
+			move(by, &of.Since, &of.CheckTime, &of.ReadyTime, &of.SilentTime)
 			p.moved = true
 		}
 	}

@@ -1,21 +1,32 @@
 package conntrack
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 // TestConnected: the kernel's table has where a socket is connected to, while it is open.
 func TestConnected(t *testing.T) {
-	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+	loopback := map[string]syscall.Sockaddr{
+		"127.0.0.1:0": &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}},
+		"[::1]:0":     &syscall.SockaddrInet6{Addr: [16]byte{15: 1}},
+	}
+	for address := range loopback {
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = listener.Close() })
-		connection, err := net.Dial("tcp", listener.Addr().String())
+		dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+			// Connections may share a port that the kernel chooses when they connect.
+			failed := c.Control(func(fd uintptr) { err = syscall.Bind(int(fd), loopback[address]) })
+			return errors.Join(failed, err)
+		}}
+		connection, err := dialer.DialContext(t.Context(), "tcp", listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}

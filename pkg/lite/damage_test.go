@@ -239,7 +239,7 @@ func TestForgottenPodStaysGone(t *testing.T) {
 	logger := klog.Background()
 	open := func() *Server {
 		s := newStore("node0")
-		opened, state, _ := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.all})
+		opened, state, _ := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.all, Stated: s.stated})
 		if problems := s.load(state); len(problems) > 0 {
 			t.Fatal(problems)
 		}

@@ -32,7 +32,7 @@ const (
 // keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) open(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
-		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, HourlyBytes: hourlyBytes})
+		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, Stated: s.store.stated, HourlyBytes: hourlyBytes})
 	s.disk = opened
 	for _, problem := range append(problems, s.store.load(state)...) {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
@@ -74,12 +74,7 @@ func (s *Server) commit(logger klog.Logger) {
 	s.commitGone(logger)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var changes map[string][]byte
-	if s.disk.NeedsState() {
-		changes = s.store.takeAll() // they are written with the state in any case
-	} else {
-		changes = s.store.takePending(s.disk.Spare())
-	}
+	changes := s.store.takePending(s.disk.Spare())
 	if err := s.disk.Commit(changes); err != nil || len(changes) > 0 {
 		s.noteCommit(logger, err)
 	}

@@ -58,7 +58,7 @@ func (w *world) start() {
 	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
 	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.all,
-		HourlyBytes: hourlyBytes})
+		Stated: w.store.stated, HourlyBytes: hourlyBytes})
 	if problems = append(problems, w.store.load(state)...); len(problems) > 0 {
 		w.t.Fatal(problems)
 	}

@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,9 @@ type Store struct {
 	// pending are the changes that are not on the disk, by their keys. writing are those that are being written. since
 	// is when the oldest of them was made.
 	pending, writing map[string]change
-	since            time.Time
+	// inState are the pending changes that the last result of all includes.
+	inState map[string]change
+	since   time.Time
 	// holdsBack is set if the last call of takePending left changes for a later one.
 	holdsBack bool
 	// changed is set if something has changed since the last call of hasChanged.
@@ -279,6 +282,10 @@ func (c change) bytes() []byte {
 		return encoded(c.object)
 	}
 	return c.value
+}
+
+func (c change) equal(other change) bool {
+	return c.object == other.object && bytes.Equal(c.value, other.value)
 }
 
 func (c change) size() int {
@@ -579,15 +586,13 @@ func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fiel
 func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.take(isLasting)
-}
-
-// takeAll returns all other changes, until taken is called.
-func (s *Store) takeAll() map[string][]byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.holdsBack = false
-	return s.take(func(key string) bool { return !isLasting(key) })
+	for key, value := range s.pending {
+		if isLasting(key) {
+			s.writing[key] = value
+			delete(s.pending, key)
+		}
+	}
+	return s.values()
 }
 
 // values returns the values of the changes that are being written. The caller holds the lock.
@@ -599,17 +604,6 @@ func (s *Store) values() map[string][]byte {
 	return values
 }
 
-// take moves changes from pending to writing. The caller holds the lock.
-func (s *Store) take(wanted func(key string) bool) map[string][]byte {
-	for key, value := range s.pending {
-		if wanted(key) {
-			s.writing[key] = value
-			delete(s.pending, key)
-		}
-	}
-	return s.values()
-}
-
 // taken records whether the changes that were taken are on the disk.
 func (s *Store) taken(saved bool) {
 	s.mu.Lock()
@@ -619,11 +613,8 @@ func (s *Store) taken(saved bool) {
 		if !saved && !again {
 			s.pending[key] = value
 		}
-		parts := strings.Split(key, "\x00")
-		if saved && parts[0] == keySet && len(parts) == 4 {
-			if set := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]; set != nil {
-				set.saved = true
-			}
+		if saved {
+			s.noteSaved(key)
 		}
 	}
 	clear(s.writing)
@@ -632,10 +623,36 @@ func (s *Store) taken(saved bool) {
 	}
 }
 
+// noteSaved notes that a key is on the disk. The caller holds the lock.
+func (s *Store) noteSaved(key string) {
+	parts := strings.Split(key, "\x00")
+	if parts[0] != keySet || len(parts) != 4 {
+		return
+	}
+	if set := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]; set != nil {
+		set.saved = true
+	}
+}
+
+// stated notes that what all has returned is on the disk: the changes from before need not be written again. Gone pods
+// must be in the older file too.
+func (s *Store) stated() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, made := range s.inState {
+		if now, pending := s.pending[key]; pending && now.equal(made) && !isLasting(key) {
+			delete(s.pending, key)
+			s.noteSaved(key)
+		}
+	}
+	s.inState = nil
+}
+
 // all returns the whole state in the form of the disk. Objects are encoded one by one.
 func (s *Store) all() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.inState = maps.Clone(s.pending)
 	state, objects := map[string][]byte{}, map[string]*wire.Object{}
 	for in, set := range s.sets {
 		if set.version > 0 {

@@ -94,7 +94,7 @@ func (s *Store) charge(bytes int64, by charge) {
 // Due reports whether the next commit is within the budget. Urgent changes may be committed nevertheless.
 func (s *Store) Due() bool {
 	s.budget.fill(s.options.Now())
-	return s.budget.left > 0 && (s.budget.owed == 0 || !s.NeedsState())
+	return s.budget.left > 0 && (s.budget.owed == 0 || !s.needsState())
 }
 
 // Spare reports whether more than half of the budget is left.

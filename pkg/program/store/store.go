@@ -43,6 +43,9 @@ type Options struct {
 	Lasting func(key string) bool
 	// State returns all keys and values, including the changes that are passed to Commit.
 	State func() iter.Seq2[string, []byte]
+	// Stated is called when all that State last returned is on the disk; nil for none. It must not call the
+	// Store.
+	Stated func()
 	// HourlyBytes is the budget.
 	HourlyBytes int64
 	// Now is time.Now if nil.
@@ -274,7 +277,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 		lasting = lasting && s.isLasting(key)
 	}
 	rewritten := false
-	if s.NeedsState() || s.isLarge(0) && s.budget.owed == 0 {
+	if s.needsState() || s.isLarge(0) && s.budget.owed == 0 {
 		err := s.rewrite((*budget).owe)
 		if rewritten = err == nil; s.newest == nil {
 			return err
@@ -313,8 +316,8 @@ func (s *Store) locked() (err error) {
 	return s.blocked
 }
 
-// NeedsState reports whether the next commit writes the whole state, because no file may be appended to.
-func (s *Store) NeedsState() bool { return s.newest == nil || s.isLarge(maxGrowth) }
+// needsState reports whether the next commit writes the whole state, because no file may be appended to.
+func (s *Store) needsState() bool { return s.newest == nil || s.isLarge(maxGrowth) }
 
 // Rewrite writes the whole state as the next generation, in place of changes. It is charged as changes are. Commit
 // writes the whole state by itself when the newest file is too large.
@@ -450,6 +453,9 @@ func (s *Store) writeState(by charge) error {
 		s.older = s.newest
 	}
 	s.newest = g
+	if s.options.Stated != nil {
+		s.options.Stated()
+	}
 	_ = s.tidy() // if it fails, the next lasting commit tries again
 	return nil
 }

@@ -55,9 +55,9 @@ func serviceOf(o *wire.Object) (Service, error) {
 	}, nil
 }
 
-// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending. The EndpointSlice controller gives only
-// those a host name that have the Service as their subdomain. Readiness does not matter: the members of a set must find
-// each other before they are ready.
+// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending. The EndpointSlice controller gives
+// only those a host name that have the Service as their subdomain. Readiness does not matter: the members of a set must
+// find each other before they are ready.
 func sliceOf(o *wire.Object) (*Slice, error) {
 	var object discoveryv1.EndpointSlice
 	if err := object.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {

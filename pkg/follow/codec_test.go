@@ -86,7 +86,8 @@ func TestListsOfReducers(t *testing.T) {
 	for name, body := range map[string][]byte{
 		"protobuf": whole,
 		"JSON": []byte(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},` +
-			`"items":[{"metadata":{"namespace":"default","name":"s0"}},{"metadata":{"namespace":"default","name":"s1"}},` +
+			`"items":[{"metadata":{"namespace":"default","name":"s0"}},` +
+			`{"metadata":{"namespace":"default","name":"s1"}},` +
 			`{"metadata":{"namespace":"default","name":"s2"}}]}`),
 	} {
 		list, err := readList(iotest.OneByteReader(bytes.NewReader(body)), sameName)

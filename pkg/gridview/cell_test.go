@@ -171,8 +171,8 @@ func TestHeadlessLocal(t *testing.T) {
 	}
 }
 
-// TestEndingBesideSilent: a node that is heard reaches the endpoints that are ending, and not one on a silent node, which
-// the API server does not call ready. A silent node may have seen that one ready.
+// TestEndingBesideSilent: a node that is heard reaches the endpoints that are ending, and not one on a silent node,
+// which the API server does not call ready. A silent node may have seen that one ready.
 func TestEndingBesideSilent(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "b2": edgeIn("b"), "c1": edgeIn("c")}
 	of := slice("p@a1 q@b1")

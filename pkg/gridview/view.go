@@ -273,7 +273,8 @@ func (v *View) open() bool {
 func (v *View) Empty() bool {
 	if v.TopologyKeys.Governed() {
 		return !slices.ContainsFunc(v.tally.lists, func(l *portList) bool {
-			return l.ways != nil && l.Total(topology.Ready)+l.silent.Total(topology.Ready)+l.Total(topology.Terminating) > 0
+			return l.ways != nil &&
+				l.Total(topology.Ready)+l.silent.Total(topology.Ready)+l.Total(topology.Terminating) > 0
 		})
 	}
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })

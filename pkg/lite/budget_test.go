@@ -81,11 +81,10 @@ func TestStrangersServices(t *testing.T) {
 	apply := func(namespace, name, annotation string, port int32) {
 		version++
 		to := sink{s, scope{kind: services}}
-		to.At(strconv.Itoa(version), func() {
-			to.Apply(to.Reduce(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
-				ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{"a": annotation}},
-				Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}})))
-		})
+		o := wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{"a": annotation}},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}})
+		to.At(strconv.Itoa(version), func() { to.Apply(to.Reduce(o)) })
 	}
 	names := func(changes map[string][]byte) (names []string) {
 		for key := range changes {

@@ -32,7 +32,8 @@ const (
 // keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) open(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
-		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, Stated: s.store.stated, HourlyBytes: hourlyBytes})
+		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, Stated: s.store.stated,
+		HourlyBytes: hourlyBytes})
 	s.disk = opened
 	for _, problem := range append(problems, s.store.load(state)...) {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")

@@ -182,7 +182,8 @@ func writeServices(w http.ResponseWriter, count, annotation int, sent func(count
 	head := wire.AppendListMeta(nil, 7)
 	size := len(head) + count*wire.ListItemSize(len(service(0)))
 	w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
-	_, _ = w.Write(append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, size), head...))
+	envelope := wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, size)
+	_, _ = w.Write(append(envelope, head...))
 	for i := range count {
 		message := service(i)
 		_, _ = w.Write(append(wire.AppendListItem(nil, len(message)), message...))

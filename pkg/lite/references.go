@@ -27,8 +27,8 @@ type tokenRequest struct {
 const defaultExpiration = 3600
 
 const (
-	// podsBytes is about how many bytes of memory may be taken by what the node's pods name. A pod may name thousands of
-	// objects, and the unit's MemoryMax ends a process that follows them all.
+	// podsBytes is about how many bytes of memory may be taken by what the node's pods name. A pod may name thousands
+	// of objects, and the unit's MemoryMax ends a process that follows them all.
 	podsBytes = 64 << 20
 	// namedBytes is about how many bytes it takes to follow an object, besides the object, or to keep a token.
 	namedBytes = 32 << 10
@@ -55,7 +55,8 @@ func newNeeds() needs {
 }
 
 // needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name. A pod
-// that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are returned.
+// that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are
+// returned.
 func (s *Store) needsOf(pod *corev1.Pod) needs {
 	of := newNeeds()
 	if !ended(pod) {

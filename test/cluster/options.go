@@ -32,8 +32,8 @@ const (
 	Unasked Protocol = "unasked"
 )
 
-// PatientWithNodes are ControllerManagerArgs with which a node is called lost after 10 minutes. kwok, which is starved on
-// a busy machine, does not make pods ready again that were called not ready with their node.
+// PatientWithNodes are ControllerManagerArgs with which a node is called lost after 10 minutes. kwok, which is starved
+// on a busy machine, does not make pods ready again that were called not ready with their node.
 var PatientWithNodes = []string{"--node-monitor-grace-period=10m"}
 
 // Options say what Start starts. Only Components is required.

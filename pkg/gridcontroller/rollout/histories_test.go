@@ -547,7 +547,8 @@ func playLongDays(t *testing.T, begin int) {
 			t.Logf("complete after %d hours", minute/60)
 			return
 		}
-		asked := s.Awaits != "" && len(h.with("new")) > 0 // a person may let a wave pass of which no site is reachable yet
+		// A person may let a wave pass of which no site is reachable yet.
+		asked := s.Awaits != "" && len(h.with("new")) > 0
 		if asked || s.Failed > 0 || s.Phase == v1.RolloutHalted {
 			t.Fatalf("after %d hours: %s %q", minute/60, s.Phase, s.Message)
 		}

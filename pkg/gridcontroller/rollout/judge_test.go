@@ -473,7 +473,8 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	if to == current && to != rev && p.exists && p.revision == rev && p.heard() && w.in.Status.GoesBack == "" {
 		return fmt.Sprintf("%s goes back to %s, and the written status does not say so", p.name, to)
 	}
-	if to == current && to != rev && p.exists && p.revision == rev && w.in.Status.GoesBack == "" && p.sawTheChange(rev) {
+	if to == current && to != rev && p.exists && p.revision == rev && w.in.Status.GoesBack == "" &&
+		p.sawTheChange(rev) {
 		return fmt.Sprintf("%s is put back to %s, and has seen the change: %s", p.name, to, w.describe(p))
 	}
 	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {

@@ -51,8 +51,8 @@ func (p *planner) findOutage() {
 		p.status.OutageAccepted = &metav1.Time{Time: times[len(times)-1].Add(time.Second)}
 		p.goOn()
 	default:
-		p.outage, p.silence = true, fmt.Sprintf("%d of the %d sites that have been reachable since it began are silent; "+
-			"no site starts until fewer are, or somebody resumes it", len(times), reachable)
+		p.outage, p.silence = true, fmt.Sprintf("%d of the %d sites that have been reachable since it began are "+
+			"silent; no site starts until fewer are, or somebody resumes it", len(times), reachable)
 		if p.status.HaltTime == nil && !p.done && p.status.GoesBack == "" {
 			p.stop(v1.HaltOutage)
 		}

@@ -204,11 +204,13 @@ var kubeProxyDefects = map[string]defect{
 	"k3s, with no kube-proxy": {k3s("edge0", `["server","--disable-kube-proxy"]`),
 		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
 	"k3s, with kube-proxy not disabled": {
-		k3s("edge0", `["agent","--disable-kube-proxy","false","--kube-proxy-arg","master=http://localhost:51006"]`), nil},
+		k3s("edge0", `["agent","--disable-kube-proxy","false",`+
+			`"--kube-proxy-arg","master=http://localhost:51006"]`), nil},
 	"k3s, with kube-proxy disabled by its file": {k3s("edge0", `["agent","--disable-kube-proxy","true"]`),
 		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
 	"k3s, with the dashes of kube-proxy's flag": {
-		k3s("edge0", `["agent","--kube-proxy-arg","--v","2","--kube-proxy-arg","--master","http://localhost:51006"]`), nil},
+		k3s("edge0", `["agent","--kube-proxy-arg","--v","2",`+
+			`"--kube-proxy-arg","--master","http://localhost:51006"]`), nil},
 	"k3s, with a kubeconfig of kube-proxy's own": {
 		k3s("edge0", `["agent","--kube-proxy-arg","kubeconfig=/etc/kube-proxy.conf"]`),
 		[]string{"unknown KubeProxy Node edge0: kube-proxy is part of k3s's own process there, and only a file on"}},

@@ -165,7 +165,7 @@ func (d decoder) Decode(
 	return decoded, gvk, err
 }
 
-// readList reads a list, and reduces its objects one by one, so that it is never in memory as it was sent. JSON is: no
+// readList reads a list, and reduces its objects one by one, so that it is never in memory as a whole. JSON is: no
 // API server sends it to a client that takes protobuf.
 func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (*List, error) {
 	list, buffered := &List{}, bufio.NewReader(from)

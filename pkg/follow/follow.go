@@ -45,7 +45,7 @@ type Versioned interface {
 }
 
 // Reducer is a Sink that keeps only a part of what the upstream sends. A list is then read object by object, and is
-// never in memory as it was sent.
+// never in memory as a whole.
 type Reducer interface {
 	// Reduce returns what is kept of an object, which it must not change. The methods of Sink get the result.
 	Reduce(object *wire.Object) *wire.Object

@@ -297,7 +297,7 @@ func foreign(kind string, live metav1.Object) string {
 	return text + "belongs to no grid"
 }
 
-// StatusOf returns the conditions in the status of a grid, and the generation of which they are.
+// StatusOf returns the conditions in the status of a grid, and the generation that they are about.
 func StatusOf(grid v1.Object) (conditions []metav1.Condition, observed int64) {
 	if g, ok := grid.(*v1.ServiceGrid); ok {
 		return g.Status.Conditions, g.Status.ObservedGeneration

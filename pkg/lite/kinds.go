@@ -65,7 +65,7 @@ var (
 
 	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, resourceClaims,
 		csiNodes, csiDrivers, runtimeClasses}
-	// byPods are those of which each set is one object that a pod names.
+	// byPods are those whose sets have one object each, which a pod names.
 	byPods = map[*kind]bool{secrets: true, configMaps: true, claims: true, volumes: true, resourceClaims: true}
 )
 

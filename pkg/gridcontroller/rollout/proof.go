@@ -310,7 +310,7 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 	fail(of, cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit)))
 }
 
-// fail records that a site has failed for another reason than its check. The check goes on once the pods are ready.
+// fail records that a site has failed for another reason than its check. The check continues once the pods are ready.
 func fail(of *v1.RolloutSite, why string) {
 	of.State, of.Message, of.CheckTime = v1.RolloutSiteFailed, why, nil
 }

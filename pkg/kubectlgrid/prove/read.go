@@ -16,7 +16,7 @@ import (
 // wrapper is the name of the wrapper's container, and the value of the label app of its pods.
 const wrapper = "application-grid-wrapper"
 
-// Surroundings reads the Service's slices and all nodes, of which some are known to have a wrapper.
+// Surroundings reads the Service's slices and all nodes. Some of these are known to have a wrapper.
 func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service,
 	wrapped map[string]bool) ([]discoveryv1.EndpointSlice, map[string]Node, error) {
 	slicesOf, err := cluster.EndpointSlices(ctx, api, service)

@@ -255,7 +255,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			r.Reach = ReachOwn
 		case tier == topology.Ready:
 			r.Reach = ReachFallback
-		case tier == topology.Terminating && !(cut && may): // a silent node may have seen it ready
+		case tier == topology.Terminating && (!cut || !may): // a silent node may have seen another one ready
 			r.Reach = ReachTerminating
 		case may, tier == topology.Silent, ready == 0 && silent > 0:
 			r.Reach = ReachUnknown

@@ -74,7 +74,7 @@ func (s *Store) keptNeedsOf(pods ...*corev1.Pod) needs {
 		uid   types.UID
 		bytes int
 	}
-	var each []one
+	each := make([]one, 0, len(pods))
 	for _, pod := range pods {
 		each = append(each, one{s.needsOf(pod), pod.UID, 0})
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -124,7 +125,7 @@ func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, List
 	if err != nil {
 		return TypeMeta{}, ListMeta{}, err
 	}
-	typeMeta, _, err := Unwrap(append(begin, envelope...))
+	typeMeta, _, err := Unwrap(slices.Concat(begin, envelope))
 	if err != nil {
 		return TypeMeta{}, ListMeta{}, err
 	}
@@ -170,7 +171,7 @@ func readFields(
 	}
 }
 
-// readValue lets read read a value of so many bytes.
+// readValue passes a value of so many bytes to read.
 func readValue(from io.Reader, size int64, read func(value io.Reader) error) error {
 	value := io.LimitedReader{R: from, N: size}
 	if err := read(&value); err != nil {

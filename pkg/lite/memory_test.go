@@ -3,7 +3,6 @@ package lite
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -98,8 +97,11 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		if strings.HasPrefix(name, "large") {
 			config.BinaryData = map[string][]byte{"x": noise}
 		}
-		answer := list("ConfigMapList", "v1", config)
-		_ = json.NewEncoder(w).Encode(answer) // a client that is gone has no answer
+		message, _ := (&corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "5"},
+			Items: []corev1.ConfigMap{config}}).Marshal() // a valid list
+		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		_, _ = w.Write(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "ConfigMapList"}, len(message)))
+		_, _ = w.Write(message) // a client that is gone has no answer
 	}))
 	defer cloud.Close()
 	group, err := follow.NewGroup(&rest.Config{Host: cloud.URL, QPS: -1}, nil)

@@ -184,13 +184,19 @@ func (p *planner) attempt() {
 	p.stampStart()
 }
 
-// stampStart records when the attempt began.
+// stampStart records when the attempt began, and how many sites were reachable then.
 func (p *planner) stampStart() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
 		start = last.StartTime.Add(time.Second) // the start time identifies the attempt
 	}
 	p.status.StartTime = &metav1.Time{Time: start}
+	p.status.ReachableAtStart = 0
+	for i := range p.Sites {
+		if !p.Sites[i].Silent {
+			p.status.ReachableAtStart++
+		}
+	}
 }
 
 // complete completes the rollout: its revision becomes the currentRevision.

@@ -736,8 +736,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 		f.config.Address: maxRequests, f.config.HealthAddress: healthConnections,
 	} {
 		var held []net.Conn
+		dial := func() (net.Conn, error) { return (&net.Dialer{}).DialContext(t.Context(), "tcp", address) }
+		patience.Until(t, "it listens at "+address, func() error {
+			c, err := dial()
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		})
 		for range places/2 + 20 {
-			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			c, err := dial()
 			f.must(err)
 			held = append(held, c)
 			defer c.Close()

@@ -197,8 +197,7 @@ func (s *Store) fitting(ctx context.Context, known []scope, here map[string]bool
 			return false
 		}
 		if set.excess == 0 {
-			set.excess, set.pause = sizes[in], min(max(2*set.pause, againInterval), time.Hour)
-			set.again = time.Now().Add(set.pause)
+			set.leave(sizes[in])
 			klog.FromContext(ctx).Info(
 				"ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
 				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])

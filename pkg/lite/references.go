@@ -42,14 +42,6 @@ type needs struct {
 	left map[types.UID]int
 }
 
-// heavy is a pod whose needs are left out.
-type heavy struct {
-	// bytes is how many bytes its needs took. It counts until the time again, pause after the needs were left out.
-	bytes int
-	again time.Time
-	pause time.Duration
-}
-
 func newNeeds() needs {
 	return needs{map[scope]bool{}, map[tokenRequest]struct{}{}, map[types.UID]int{}}
 }
@@ -71,20 +63,23 @@ func (s *Store) keptNeedsOf(pods ...*corev1.Pod) needs {
 	type one struct {
 		needs
 
-		uid   types.UID
-		bytes int
+		uid types.UID
+		// bytes is how many bytes they take. pauses is set if that is what they took when they were left out.
+		bytes  int
+		pauses bool
 	}
 	each := make([]one, 0, len(pods))
 	for _, pod := range pods {
-		each = append(each, one{s.needsOf(pod), pod.UID, 0})
+		each = append(each, one{needs: s.needsOf(pod), uid: pod.UID})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := newNeeds()
+	all, now := newNeeds(), time.Now()
 	for i := range each {
-		each[i].bytes = s.more(all, each[i].needs)
-		if h := s.heavy[each[i].uid]; time.Now().Before(h.again) {
-			each[i].bytes = max(each[i].bytes, h.bytes)
+		of := &each[i]
+		of.bytes = s.more(all, of.needs)
+		if heavy := s.heavy[of.uid]; now.Before(heavy.again) {
+			of.bytes, of.pauses = max(of.bytes, heavy.excess), true
 		}
 	}
 	slices.SortFunc(each, func(a, b one) int {
@@ -93,7 +88,7 @@ func (s *Store) keptNeedsOf(pods ...*corev1.Pod) needs {
 	taken := 0
 	for _, of := range each {
 		more := s.more(all, of.needs)
-		if time.Now().Before(s.heavy[of.uid].again) {
+		if of.pauses {
 			more = of.bytes
 		}
 		if taken+more > podsBytes {
@@ -136,11 +131,11 @@ func (s *Store) leave(left map[types.UID]int) {
 	for _, o := range s.set(podsOf(s.node)).objects {
 		there[types.UID(o.UID)] = true
 	}
-	maps.DeleteFunc(s.heavy, func(uid types.UID, _ heavy) bool { return !there[uid] })
+	maps.DeleteFunc(s.heavy, func(uid types.UID, _ leftOut) bool { return !there[uid] })
 	for uid, bytes := range left {
-		if before := s.heavy[uid]; !time.Now().Before(before.again) {
-			pause := min(max(2*before.pause, againInterval), time.Hour)
-			s.heavy[uid] = heavy{bytes, time.Now().Add(pause), pause}
+		if heavy := s.heavy[uid]; !time.Now().Before(heavy.again) {
+			heavy.leave(bytes)
+			s.heavy[uid] = heavy
 		}
 	}
 }

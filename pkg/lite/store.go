@@ -37,7 +37,7 @@ type Store struct {
 	// gone has the UIDs of the pods that the kubelet has reported gone.
 	gone map[types.UID]end
 	// heavy has the pods whose needs were left out.
-	heavy map[types.UID]heavy
+	heavy map[types.UID]leftOut
 	// pending are the changes that are not on the disk, by their keys. writing are those that are being written. since
 	// is when the oldest of them was made.
 	pending, writing map[string]change
@@ -87,11 +87,24 @@ type set struct {
 
 	// read is when an account last read it, or when the account's last watch of it ends.
 	read time.Time
-	// excess is the size of the last list, in bytes, if that was too large to be kept; else 0. The set is then empty.
-	// It is listed again when the account reads it after the time again. pause is the time from the list to again.
+	// leftOut is about the last list, if that was too large to be kept. The set is then empty. It is listed again when
+	// the account reads it after the time again.
+	leftOut
+}
+
+// leftOut is about what is not kept because it is too large.
+type leftOut struct {
+	// excess is its size in bytes; 0 if it is kept. It may be smaller after the time again, which is pause after it was
+	// left out.
 	excess int
 	again  time.Time
 	pause  time.Duration
+}
+
+// leave notes that so many bytes are not kept. The more often that happens, the longer the pause is.
+func (l *leftOut) leave(bytes int) {
+	l.excess, l.pause = bytes, min(max(2*l.pause, againInterval), time.Hour)
+	l.again = time.Now().Add(l.pause)
 }
 
 // size returns the approximate size of the last list in bytes; 0 if it is not known.
@@ -143,7 +156,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]heavy{}, pending: map[string]change{}, writing: map[string]change{},
+		heavy: map[types.UID]leftOut{}, pending: map[string]change{}, writing: map[string]change{},
 		heardPrecision: keepVersion,
 		needed:         make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
@@ -480,7 +493,7 @@ func (s *Store) drop(of scope) {
 	delete(s.sets, of)
 	if dropped.excess > 0 {
 		now := s.set(of)
-		now.read, now.excess, now.again, now.pause = dropped.read, dropped.excess, dropped.again, dropped.pause
+		now.read, now.leftOut = dropped.read, dropped.leftOut
 	}
 }
 

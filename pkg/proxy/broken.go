@@ -37,8 +37,8 @@ func newBrokenSteps(logger klog.Logger) *brokenSteps {
 	}
 }
 
-// note is called within a step.
-func (b *brokenSteps) note(err error) {
+// broke is called within the step that panicked.
+func (b *brokenSteps) broke(err error) {
 	b.logger.Error(err, "A step of the cache panicked, which is a defect of this program: please report it. What is "+
 		"shown stays, the cache is rebuilt, and the upstream is listed again")
 	b.count.Inc()

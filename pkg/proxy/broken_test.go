@@ -32,11 +32,11 @@ func TestBrokenSteps(t *testing.T) {
 		b.relist = func() {
 			lists.Add(1)
 			if !mended.Load() {
-				b.note(errors.New("again"))
+				b.broke(errors.New("again"))
 			}
 		}
-		b.note(errors.New("a step"))
-		b.note(errors.New("another one"))
+		b.broke(errors.New("a step"))
+		b.broke(errors.New("another one"))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if lists.Load() != 1 || counted.n.Load() != 3 {

@@ -258,8 +258,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// note notes the outcome of a request with this context.
-func (l *Link) note(ctx context.Context, response *http.Response, err error) {
+// judge suspects the link, or finds it dead, by the outcome of a request with this context.
+func (l *Link) judge(ctx context.Context, response *http.Response, err error) {
 	var failed *net.OpError
 	switch {
 	case err == nil:

@@ -101,7 +101,7 @@ func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
 			return
 		default:
 			t.objects[i] = u.object(r, v, u.h.nextRevision())
-			u.note(t, Event{Type: watch.Modified, Object: t.objects[i], Previous: before})
+			u.logEvent(t, Event{Type: watch.Modified, Object: t.objects[i], Previous: before})
 			return
 		}
 	}
@@ -110,7 +110,7 @@ func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
 	}
 	o := u.object(r, v, revision)
 	t.objects = slices.Insert(t.objects, i, o)
-	u.note(t, Event{Type: watch.Added, Object: o})
+	u.logEvent(t, Event{Type: watch.Added, Object: o})
 }
 
 func (u *Update) object(r *served.Resource, v Version, revision uint64) *Object {
@@ -126,11 +126,11 @@ func (u *Update) Remove(r *served.Resource, key types.NamespacedName) {
 	}
 	last := t.objects[i]
 	t.objects = slices.Delete(t.objects, i, i+1)
-	u.note(t, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
+	u.logEvent(t, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
 }
 
-// note appends an event to the log. While the table cannot be read, no cursor needs it.
-func (u *Update) note(t *table, e Event) {
+// logEvent appends an event to the log. While the table cannot be read, no cursor needs it.
+func (u *Update) logEvent(t *table, e Event) {
 	t.dirty = true
 	if t.state == served.Ready {
 		e.Received = u.received

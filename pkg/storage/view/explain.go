@@ -130,11 +130,11 @@ func (q *question) answer(service types.NamespacedName) error {
 	case q.e.Node != q.own:
 		return ErrNoNode
 	default:
-		q.note("there is no node %q in the cluster, so it belongs to no site", q.own)
+		q.addNote("there is no node %q in the cluster, so it belongs to no site", q.own)
 	}
 	if restored := q.facts.RestoredState(); restored != nil {
-		q.note("the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
-			"other sites", timeOf(restored.AsOf))
+		q.addNote("the upstream has not been followed since the start: this is a snapshot of %s, without what belongs "+
+			"to other sites", timeOf(restored.AsOf))
 	}
 	q.e.Invalid = q.facts.InvalidReason(service)
 	_, q.e.Annotation, _ = topology.KeysOf(q.service.Upstream.Annotations()) // Invalid has the error
@@ -158,7 +158,7 @@ func (q *question) answer(service types.NamespacedName) error {
 	return nil
 }
 
-func (q *question) note(format string, args ...any) {
+func (q *question) addNote(format string, args ...any) {
 	q.e.Notes = append(q.e.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -169,7 +169,7 @@ func (q *question) choose() error {
 		m := member{Object: o, list: topology.List{Ports: q.service.Ports(o), Counts: &topology.Counts{}}}
 		var notReplaced error
 		if m.local, notReplaced = q.localEndpointFor(o); notReplaced != nil {
-			q.note("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced)
+			q.addNote("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced)
 		}
 		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
 			tier := q.facts.TierFrom(q.e.Node, q.service, o.Upstream.Namespace, e)
@@ -222,11 +222,11 @@ func (q *question) key(m member) string { return q.service.Keys.Decide(q.here, m
 func (q *question) addAll(m member) error {
 	name := m.Upstream.Name
 	if m.local != nil {
-		q.note("%s is shown with one endpoint instead, this node's own API server: %s port %d", name, m.local.IP,
+		q.addNote("%s is shown with one endpoint instead, this node's own API server: %s port %d", name, m.local.IP,
 			m.local.Port)
 	}
 	for _, port := range m.choice.Without {
-		q.note("%s is shown without port %s, for which other slices have better endpoints", name,
+		q.addNote("%s is shown without port %s, for which other slices have better endpoints", name,
 			cmp.Or(port.Name, port.Protocol))
 	}
 	upstream, err := decodeSlice(m.Upstream, m.Upstream.Body)

@@ -30,7 +30,7 @@ const keepFailedSeconds = 24 * 60 * 60
 
 // checkName is the name of the Job of a site's check in one attempt. Another workload of the site has another name, and
 // so has an edited check.
-func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
+func (p *assigned) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
 	live := cmp.Or(p.child(site), &child{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
 		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
@@ -59,7 +59,7 @@ func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
 }
 
 // check runs the check of a site, if it does not run yet, and returns its result.
-func (p *pass) check(ctx context.Context, site string, attempt *metav1.Time) *rollout.CheckResult {
+func (p *assigned) check(ctx context.Context, site string, attempt *metav1.Time) *rollout.CheckResult {
 	result, err := p.runCheck(ctx, site, attempt)
 	switch {
 	case err == nil:
@@ -70,7 +70,7 @@ func (p *pass) check(ctx context.Context, site string, attempt *metav1.Time) *ro
 	return &rollout.CheckResult{Message: "the check waits: " + gridchild.Shorten(err.Error())}
 }
 
-func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) (*rollout.CheckResult, error) {
+func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Time) (*rollout.CheckResult, error) {
 	check := p.spec.Rollout.Waves[p.waves.Of(site)].Check
 	name := p.checkName(site, attempt, check)
 	runs := &rollout.CheckResult{Runs: true, Message: "Job " + name + " runs"}
@@ -87,38 +87,37 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it will be recreated
 	}
-	for _, condition := range job.Status.Conditions {
-		if condition.Status != corev1.ConditionTrue {
-			continue
-		}
-		switch condition.Type {
-		case batchv1.JobComplete:
-			p.memory.of(site).passed = job
-			return &rollout.CheckResult{Passed: true}, nil
-		case batchv1.JobFailed:
-			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
-			if void, err := p.disrupted(ctx, site, job); err != nil {
-				return nil, err
-			} else if void { // the failure is not the site's
-				delete(jobs, name)
-				return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.deleteObject(ctx, job)
-			}
-			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
-				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
-		default:
-		}
+	end := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
+	})
+	if end < 0 {
+		return runs, nil
 	}
-	return runs, nil
+	condition := job.Status.Conditions[end]
+	if condition.Type == batchv1.JobComplete {
+		p.memory.of(site).passed = job
+		return &rollout.CheckResult{Passed: true}, nil
+	}
+	if void, err := p.disrupted(ctx, site, job); err != nil {
+		return nil, err
+	} else if void { // the failure is not the site's
+		delete(jobs, name)
+		return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.deleteObject(ctx, job)
+	}
+	why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
+	return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
+		"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
 }
 
 // removePassed removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes forgotten
 // ones after a day.
-func (p *pass) removePassed(ctx context.Context) {
+func (p *assigned) removePassed(ctx context.Context) {
+	written := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}).Sites
 	for site, memory := range p.memory.sites {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == site && !u.Checked }
 		switch job := memory.passed; {
 		case job == nil:
-		case p.before == nil, slices.ContainsFunc(p.before.Sites, unchecked):
+		case slices.ContainsFunc(written, unchecked):
 			p.lookAgain(p.clock.Now().Add(askPause))
 		default:
 			if err := p.deleteObject(ctx, job); err != nil {
@@ -129,7 +128,7 @@ func (p *pass) removePassed(ctx context.Context) {
 	}
 }
 
-func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Check) error {
+func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.Check) error {
 	var spec batchv1.JobSpec
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)

@@ -47,7 +47,7 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 
 // followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
-func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
+func (p *planned) followProgress(site string, state *v1.SiteState, live *child) {
 	m, told := p.memory.of(site), p.progressTold(site, live)
 	silent, lost, _ := p.sites.silent(site)
 	returned := silent < m.silent
@@ -85,7 +85,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		same := told.Replicas == state.Replicas &&
 			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}
 		if m.mark == "" && told.ProgressTime != nil && same {
-			m.progressAt, m.rested = told.ProgressTime.Time, p.planned.Gap
+			m.progressAt, m.rested = told.ProgressTime.Time, p.rollout.Gap
 		}
 		m.mark = mark
 	}
@@ -129,14 +129,14 @@ func (p *pass) lacks(state *v1.SiteState, live *child, silent int64) string {
 }
 
 // explainStalled adds the problems of pods to the messages of the first few stalled sites.
-func (p *pass) explainStalled(ctx context.Context) {
+func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteState) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	stalled := slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
-		return p.states[site].Phase != v1.SiteStalled
+		return states[site].Phase != v1.SiteStalled
 	})
 	for _, site := range stalled[:min(namedSites, len(stalled))] {
-		state := p.states[site]
+		state := states[site]
 		memory := p.memory.of(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
@@ -151,14 +151,14 @@ func (p *pass) explainStalled(ctx context.Context) {
 		p.lookAgain(memory.podAt.Add(podPause))
 		if memory.pod != "" {
 			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
-			p.states[site] = state
+			states[site] = state
 		}
 	}
 }
 
 // podIn describes a problem of a pod of a site; "" if it finds none. It first reads pending pods, which are few, and
 // then the pods on some of the site's nodes, which the API server finds quickly.
-func (p *pass) podIn(ctx context.Context, site string) (string, error) {
+func (p *planned) podIn(ctx context.Context, site string) (string, error) {
 	if p.targets[site].Templates == nil { // the workload is left alone
 		return "", nil
 	}
@@ -179,7 +179,7 @@ func (p *pass) podIn(ctx context.Context, site string) (string, error) {
 }
 
 // podsWith reads the pods of a site's workload whose fields match. Pods of others with the same labels are left out.
-func (p *pass) podsWith(ctx context.Context, site string, field fields.Selector) (own []corev1.Pod, err error) {
+func (p *assigned) podsWith(ctx context.Context, site string, field fields.Selector) (own []corev1.Pod, err error) {
 	live := cmp.Or(p.child(site), p.orphan(site))
 	if live == nil { // it was made a moment ago
 		return nil, nil

@@ -763,7 +763,8 @@ func TestSummary(t *testing.T) {
 // summaryOf is a grid whose sites were found in these states.
 func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	grid := deploymentGrid("demo", plain)
-	p := &pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}, states: states}
+	p := (&pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}}).reportHeld(nil, nil)
+	p.states = states
 	p.summarize(&grid.Status)
 	return grid
 }

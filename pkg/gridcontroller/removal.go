@@ -64,16 +64,16 @@ type vanished struct {
 }
 
 // findVanished finds the children of sites without nodes.
-func (p *pass) findVanished(ctx context.Context) {
+func (p *planned) findVanished(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(p.children)) {
-		if _, wanted := p.assigned.Sites[name]; wanted {
+		if _, wanted := p.assignment.Sites[name]; wanted {
 			continue
 		}
 		live := p.children[name]
-		if _, wanted := p.assigned.BySite[live.site]; wanted {
+		if _, wanted := p.assignment.BySite[live.site]; wanted {
 			// The site has another child. A person must decide which of the two to delete.
 			klog.FromContext(ctx).V(2).Info("A site has two children",
-				"site", live.site, "child", name, "kept", p.assigned.BySite[live.site])
+				"site", live.site, "child", name, "kept", p.assignment.BySite[live.site])
 			continue
 		}
 		p.gone = append(p.gone, vanished{live: live})
@@ -97,7 +97,7 @@ const (
 )
 
 // losses returns the losses that sites are about to suffer without a person having asked for each of them.
-func (p *pass) losses() []loss {
+func (p *planned) losses() []loss {
 	rules, m := p.removal(), p.memory
 	var all []loss
 	for i := range p.gone {
@@ -139,7 +139,7 @@ func (p *pass) losses() []loss {
 
 // empties reports whether a site's DaemonSet, which runs, gets a template that fits none of its nodes. A site that has
 // the template keeps it.
-func (p *pass) empties(site string, live *child) bool {
+func (p *planned) empties(site string, live *child) bool {
 	if p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas == 0 {
 		return false
 	}
@@ -148,8 +148,8 @@ func (p *pass) empties(site string, live *child) bool {
 }
 
 // holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an
-// approval. It returns the sites that are held: they are left alone.
-func (p *pass) holdLosses() (held map[string]bool) {
+// approval. Their sites are left alone.
+func (p *planned) holdLosses() {
 	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
 	all := p.losses()
@@ -162,8 +162,8 @@ func (p *pass) holdLosses() (held map[string]bool) {
 		}
 	}
 	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
-	held = map[string]bool{}
-	sites := len(p.assigned.BySite) + len(p.gone)
+	p.waiting = map[string]bool{}
+	sites := len(p.assignment.BySite) + len(p.gone)
 	if limit := p.removal().limit(sites); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
 		names := make([]string, 0, len(waiting))
 		byKind := map[lossKind][]string{}
@@ -172,7 +172,7 @@ func (p *pass) holdLosses() (held map[string]bool) {
 			byKind[l.kind] = append(byKind[l.kind], l.site)
 		}
 		approval := token(names)
-		into := held
+		into := p.waiting
 		if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
 			into = m.approved
 		} else {
@@ -195,24 +195,28 @@ func (p *pass) holdLosses() (held map[string]bool) {
 		_, counted := m.losses[l.site]
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
-		case held[l.site]:
+		case p.waiting[l.site]:
 			p.targets[l.site] = target{}
 		case !m.approved[l.site] && !counted:
 			m.losses[l.site] = now
 		}
 	}
-	return held
 }
 
 // removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
-func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
+func (p *synced) removeVanished(ctx context.Context) {
 	rules, now, m := p.removal(), p.clock.Now(), p.memory
-	removals := map[string]time.Time{}
+	for _, site := range p.names {
+		if _, announced := m.removals[site]; announced {
+			p.returned = append(p.returned, site)
+		}
+	}
+	m.removals = map[string]time.Time{}
 	for _, v := range p.gone {
 		state := liveState(v.live, v1.SiteRemoving)
 		state.Reason = v1.ReasonSiteVanished
 		if going := !rules.retain && !v.live.held; going {
-			removals[v.live.site] = v.at
+			m.removals[v.live.site] = v.at
 			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.live.site]
 			if !v.known {
 				p.vanished = append(p.vanished, v.live.site)
@@ -224,7 +228,7 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 		case v.live.held:
 			state = heldState(v.live)
 		case v.live.deleting: // the end of the deletion will be an event
-		case held[v.live.site]:
+		case p.waiting[v.live.site]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):
@@ -242,9 +246,8 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 				}
 			}
 		}
-		p.states[v.live.site] = state
+		p.leaving[v.live.site] = state
 	}
-	m.removals = removals
 }
 
 // lossesLeft are the grid's new status.losses.
@@ -278,8 +281,8 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
-// workloads that it needs an approval. It reports whether it holds one.
-func (p *pass) holdKey() bool {
+// workloads that it needs an approval. It returns why, or nil.
+func (p *pass) holdKey(children map[string]*child) error {
 	m, follows := p.memory, p.status.GridUniqKey
 	if m.losses == nil {
 		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
@@ -288,7 +291,7 @@ func (p *pass) holdKey() bool {
 		}
 	}
 	var sites []string
-	for _, live := range p.children {
+	for _, live := range children {
 		if follows == "" && live.key != v1.KeyLabelValue(p.spec.GridUniqKey) { // the status is lost
 			follows = live.key
 		}
@@ -298,11 +301,11 @@ func (p *pass) holdKey() bool {
 	}
 	if follows == "" || follows == p.spec.GridUniqKey {
 		m.key = ""
-		return false
+		return nil
 	}
 	limit := p.removal().limit(len(sites))
 	if m.key == p.spec.GridUniqKey || len(sites) <= limit {
-		return false
+		return nil
 	}
 	slices.Sort(sites)
 	approval := token(sites, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
@@ -311,15 +314,11 @@ func (p *pass) holdKey() bool {
 		for _, site := range sites {
 			m.approved[site] = true
 		}
-		return false
+		return nil
 	}
-	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+	return gridchild.Errorf(v1.ReasonMassRemoval,
 		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
 		follows, p.spec.GridUniqKey, p.Child.Kind, len(sites), nameSome(sites), limit,
 		v1.AnnotationApproveRemoval, approval)
-	for _, live := range p.children {
-		p.states[live.site] = siteState("", result{child: live})
-	}
-	return true
 }

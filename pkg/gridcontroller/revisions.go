@@ -76,9 +76,13 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 	return own.Name, nil
 }
 
-// markCompleted marks the ControllerRevision of the spec as having run in all sites. An undo goes back to such a
-// revision.
-func (p *pass) markCompleted(ctx context.Context) {
+// markCompleted marks the ControllerRevision of the spec as having run in all sites, once the status shows that. An
+// undo goes back to such a revision.
+func (p *assigned) markCompleted(ctx context.Context) {
+	written := p.written.Rollout
+	if written == nil || written.Phase != v1.RolloutComplete || p.written.CurrentRevision != p.update {
+		return
+	}
 	for _, object := range p.memory.rollout.objects {
 		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
 			continue
@@ -139,10 +143,10 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 }
 
 // collect deletes revisions beyond the limit that are not in use.
-func (p *pass) collect(ctx context.Context) {
+func (p *planned) collect(ctx context.Context) {
 	m := &p.memory.rollout
 	inUse := map[string]bool{
-		p.planned.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
+		p.rollout.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
 	}
 	if p.status.Rollout != nil {
 		for _, site := range p.status.Rollout.Sites {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -66,47 +65,6 @@ type answer struct {
 	since time.Time
 }
 
-// aim sets the target of every site.
-func (p *pass) aim(ctx context.Context) (err error) {
-	if selectsNodes(p.grid) {
-		p.around.HasNode = func(site string, of labels.Selector) bool {
-			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
-		}
-	}
-	p.around.Merge = p.schemas.Merge(ctx, p.Child)
-	p.current = gridchild.NewTemplates(p.spec, p.around)
-	if p.update, err = p.revise(ctx); err != nil {
-		return err
-	}
-	p.ran = p.status.CurrentRevision
-	if p.spec.Rollout == nil {
-		p.planned.Current = p.ran // until all have the update, see conclude
-		for _, site := range p.names {
-			p.targets[site] = p.target(site, p.update, p.current)
-		}
-		return nil
-	}
-	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.HasNode); err != nil {
-		return err
-	}
-	if err := p.plan(ctx); err != nil {
-		return err
-	}
-	for _, site := range p.names {
-		revision, ok := p.planned.Revisions[site]
-		to := target{err: p.assigned.Clashes[site]}
-		switch templates := p.templatesOf(revision); {
-		case ok && templates != nil:
-			to = p.target(site, revision, templates)
-		case ok && revision != "":
-			to.err = gridchild.Errorf(v1.ReasonRevisionGone,
-				"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)
-		}
-		p.targets[site] = to
-	}
-	return nil
-}
-
 // selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those
 // of older revisions.
 func selectsNodes(grid v1.Object) bool {
@@ -116,18 +74,8 @@ func selectsNodes(grid v1.Object) bool {
 	}))
 }
 
-// target returns the target of a site that gets the templates of a revision.
-func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
-	return target{
-		Source: gridchild.Source{
-			Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
-		},
-		variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
-	}
-}
-
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
-func (p *pass) templatesOf(revision string) *gridchild.Templates {
+func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 	if revision == p.update {
 		return p.current
 	}
@@ -162,16 +110,47 @@ func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) 
 	return status, nil
 }
 
-func (p *pass) plan(ctx context.Context) error {
-	status, err := p.lastWritten(ctx)
-	if err != nil {
-		return err
+// plan decides what each site's child should be made from, and which children go.
+func (p *assigned) plan(ctx context.Context) *planned {
+	next := &planned{assigned: p, targets: map[string]target{}}
+	if p.spec.Rollout != nil {
+		next.rollout = p.planRollout(ctx)
 	}
-	p.before, p.ran = status.Rollout, status.CurrentRevision
+	for _, site := range p.names {
+		next.targets[site] = next.target(site)
+	}
+	next.findVanished(ctx)
+	next.holdLosses()
+	return next
+}
+
+// target returns the target of a site.
+func (p *planned) target(site string) target {
+	revision, known := p.update, true
+	if p.spec.Rollout != nil {
+		revision, known = p.rollout.Revisions[site]
+	}
+	switch templates := p.templatesOf(revision); {
+	case !known || revision == "":
+		return target{err: p.assignment.Clashes[site]}
+	case templates == nil:
+		return target{err: gridchild.Errorf(v1.ReasonRevisionGone,
+			"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)}
+	default:
+		return target{
+			Source: gridchild.Source{
+				Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
+			},
+			variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
+		}
+	}
+}
+
+func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
-		Current: p.ran, Update: status.UpdateRevision, Status: status.Rollout,
+		Current: p.written.CurrentRevision, Update: p.written.UpdateRevision, Status: p.written.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(), Leap: p.leap, Known: p.memory.rollout.known,
 	}
@@ -180,21 +159,21 @@ func (p *pass) plan(ctx context.Context) error {
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
-		if p.assigned.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
+		if p.assignment.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
 			in.Sites = append(in.Sites, p.site(site))
 		}
 	}
-	p.planned = rollout.New(in)
-	if len(p.planned.Ask)+len(p.planned.Checks) > 0 {
-		p.ask(ctx, in.Sites)
-		p.planned = rollout.New(in)
+	plan := rollout.New(in)
+	if len(plan.Ask)+len(plan.Checks) > 0 {
+		p.ask(ctx, plan, in.Sites)
+		plan = rollout.New(in)
 	}
-	p.memory.rollout.known = p.planned.Known
-	return nil
+	p.memory.rollout.known = plan.Known
+	return plan
 }
 
 // site returns the state of a site for the plan.
-func (p *pass) site(site string) rollout.Site {
+func (p *assigned) site(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
 	u.Silent, u.Partly, u.SilentSince = lost, silent > 0 && !lost, since
@@ -227,13 +206,13 @@ func (p *pass) site(site string) rollout.Site {
 }
 
 // revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
-func (p *pass) revisionOf(site string, live *child) string {
+func (p *assigned) revisionOf(site string, live *child) string {
 	own, applied := live == p.child(site), p.memory.of(site).applied.revision
 	switch {
-	case own && live.revision == "" && !live.annotated && p.ran != p.update:
+	case own && live.revision == "" && !live.annotated && p.written.CurrentRevision != p.update:
 		return applied // the rollout was added during a change: not known
 	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
-		return cmp.Or(applied, p.ran)
+		return cmp.Or(applied, p.written.CurrentRevision)
 	case !own && p.templatesOf(live.revision) == nil: // an orphan with a forgotten revision
 		return ""
 	}
@@ -242,7 +221,7 @@ func (p *pass) revisionOf(site string, live *child) string {
 
 // complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count
 // those on nodes that say that they are not ready. That it wants no pods need not be what a person wants.
-func (p *pass) complete(live *child) bool {
+func (p *assigned) complete(live *child) bool {
 	return live.progress.complete && (live.progress.strays == 0 || !p.sites.notReady(live.site)) &&
 		(p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas > 0 || p.excludes(live.site))
 }
@@ -250,13 +229,14 @@ func (p *pass) complete(live *child) bool {
 // excludes reports whether a person wants no pods of a DaemonSet at a site: the grid's template fits no node there, nor
 // does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change
 // that takes the pods away.
-func (p *pass) excludes(site string) bool {
+func (p *assigned) excludes(site string) bool {
+	ran := p.written.CurrentRevision
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
-		(p.ran == "" || !p.fitsSite(site, p.ran)) && p.fitsSome()
+		(ran == "" || !p.fitsSite(site, ran)) && p.fitsSome()
 }
 
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
-func (p *pass) fitsSite(site, revision string) bool {
+func (p *assigned) fitsSite(site, revision string) bool {
 	fits, err := p.fitsOf(site, revision)
 	return err != nil || slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
 		return fits(node.name, node.labels, node.taints)
@@ -264,7 +244,7 @@ func (p *pass) fitsSite(site, revision string) bool {
 }
 
 // fitsOf returns which nodes of a site the template of a revision fits.
-func (p *pass) fitsOf(site, revision string) (fits, error) {
+func (p *assigned) fitsOf(site, revision string) (fits, error) {
 	templates := p.templatesOf(revision)
 	if templates == nil {
 		return nil, fmt.Errorf("revision %s cannot be read", revision)
@@ -282,7 +262,7 @@ func (p *pass) fitsOf(site, revision string) (fits, error) {
 
 // ask answers the plan's questions for pods, and runs checks. Questions for which the time is too short are left to the
 // next pass.
-func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
+func (p *assigned) ask(ctx context.Context, plan rollout.Plan, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	site := func(name string) *rollout.Site {
@@ -291,7 +271,7 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 		})
 		return &sites[i]
 	}
-	for _, q := range p.planned.Ask {
+	for _, q := range plan.Ask {
 		known, now := &p.memory.of(q.Name).asked, p.clock.Now()
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
 			!known.At.After(p.memory.of(q.Name).applied.at) {
@@ -305,13 +285,13 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 		}
 		site(q.Name).Pods = &known.Pods
 	}
-	for _, name := range p.planned.Checks {
-		site(name).Check = p.check(ctx, name, p.planned.Status.StartTime)
+	for _, name := range plan.Checks {
+		site(name).Check = p.check(ctx, name, plan.Status.StartTime)
 	}
 }
 
 // podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
-func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
+func (p *assigned) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
 	fits, err := p.fitsOf(site.Name, p.update)
 	if err != nil {
 		return rollout.Pods{}, err
@@ -353,7 +333,7 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 // newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
 // controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
 // template that has come back keep the hash, and an older pod-template-generation.
-func (p *pass) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
+func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
 	if live == nil || !live.observed {
 		return func(*corev1.Pod) bool { return false }, nil
@@ -377,52 +357,17 @@ func (p *pass) newestTemplate(ctx context.Context, site string) (func(*corev1.Po
 	}, nil
 }
 
-// conclude evaluates the sites after they were synced: which of them are broken, which parts of the spec have no
-// effect, and when to reconcile again.
-func (p *pass) conclude(ctx context.Context) {
-	for _, name := range p.current.Idle(p.names) {
-		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no site", name))
-	}
-	defer p.collect(ctx)
-	for site, memory := range p.memory.sites {
-		p.noteBroken(site, &memory.broken)
-	}
-	m := &p.memory.rollout
-	if p.spec.Rollout == nil {
-		m.written = nil
-		if !slices.ContainsFunc(p.names, p.lacksUpdate) {
-			p.planned.Current = p.update
-		}
-		return
-	}
-	p.lookAgain(p.planned.Again)
-	for i, wave := range p.planned.Status.Waves {
-		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Sites != nil && wave.Sites == 0 {
-			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
-		}
-	}
-	if sites := p.waves.NamedTwice(); len(sites) > 0 {
-		p.noEffect = append(p.noEffect, fmt.Sprintf(
-			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(sites)))
-	}
-	p.removePassed(ctx)
-	_, written := v1.Workload(m.written)
-	if p.before != nil && p.before.Phase == v1.RolloutComplete && written.CurrentRevision == p.update {
-		p.markCompleted(ctx)
-	}
-}
-
 // lacksUpdate reports whether a site's workload is not made from the spec.
-func (p *pass) lacksUpdate(site string) bool {
+func (p *synced) lacksUpdate(site string) bool {
 	result := p.results[site]
 	return result.err != nil || result.child == nil || (!result.again.IsZero() && !result.applied)
 }
 
 // noteBroken notes since when a site does not work. A short failure is only reported and retried.
-func (p *pass) noteBroken(site string, memory *brokenSite) {
+func (p *synced) noteBroken(site string, state v1.SiteState, memory *brokenSite) {
 	var now brokenSite
 	_, lost, _ := p.sites.silent(site)
-	switch state, result := p.states[site], p.results[site]; {
+	switch result := p.results[site]; {
 	case p.spec.Rollout == nil, lost:
 	case result.untried: // as before
 		return
@@ -451,8 +396,8 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 }
 
 // describe returns the state of the rollout in one line.
-func (p *pass) describe() string {
-	status, wave := p.planned.Status, ""
+func (p *planned) describe() string {
+	status, wave := p.rollout.Status, ""
 	if status.Wave != "" {
 		wave = "wave " + status.Wave
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -69,18 +70,63 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	}
 }
 
+// report evaluates the sites after they were synced.
+func (p *synced) report(ctx context.Context) *report {
+	r := &report{p, map[string]v1.SiteState{}}
+	for _, site := range p.names {
+		r.states[site] = p.stateOf(site)
+		p.lookAgain(p.results[site].again)
+	}
+	p.explainStalled(ctx, r.states)
+	p.lookAgain(p.rollout.Again)
+	for site, memory := range p.memory.sites {
+		p.noteBroken(site, r.states[site], &memory.broken)
+	}
+	maps.Copy(r.states, p.leaving)
+	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool {
+		_, exists := r.states[site]
+		return !exists
+	})
+	return r
+}
+
+// stateOf returns the state of a site that was synced.
+func (p *synced) stateOf(site string) v1.SiteState {
+	result := p.results[site]
+	live, state := result.child, siteState(gridchild.TemplateName(p.spec, site), result)
+	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
+		state.Phase = v1.SiteProgressing
+	}
+	if live != nil && p.spec.Rollout != nil && live.revision != p.update {
+		state.Revision = live.revision
+	}
+	p.followProgress(site, &state, live)
+	return state
+}
+
+// reportHeld reports the sites of the former gridUniqKey. Nothing is assigned to those of the new one.
+func (p *pass) reportHeld(children map[string]*child, held error) *report {
+	nothing := &planned{assigned: &assigned{pass: p}, held: held}
+	r := &report{&synced{planned: nothing, results: map[string]result{}}, map[string]v1.SiteState{}}
+	for _, live := range children {
+		r.results[live.site] = result{child: live}
+		r.states[live.site] = siteState("", r.results[live.site])
+	}
+	return r
+}
+
 // summary is the state of all sites together.
 type summary struct {
 	conditions
 
-	p       *pass
+	p       *report
 	byPhase map[v1.SitePhase][]string
 	// sites is the number of sites, without those that are removed or retained; reachable is how many of them can be
 	// reached and are not held.
 	sites, reachable int
 }
 
-func (p *pass) summarize(status *v1.WorkloadGridStatus) {
+func (p *report) summarize(status *v1.WorkloadGridStatus) {
 	byPhase, told := map[v1.SitePhase][]string{}, 0
 	for _, site := range slices.Sorted(maps.Keys(p.states)) {
 		state := p.states[site]
@@ -101,10 +147,14 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	//nolint:gosec // no more than there are nodes
 	status.UnreachableSites, status.FailedSites = int32(unreachable), int32(failed)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
-	if p.assigned != nil { // the sites were processed
+	if p.assignment != nil {
 		status.GridUniqKey = p.spec.GridUniqKey
-		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
-		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
+		status.UpdateRevision, status.Rollout, status.Losses = p.update, p.rollout.Status.DeepCopy(), p.lossesLeft()
+		if p.spec.Rollout != nil {
+			status.CurrentRevision = p.rollout.Current
+		} else if !slices.ContainsFunc(p.names, p.lacksUpdate) {
+			status.CurrentRevision = p.update
+		}
 	}
 	s := summary{
 		conditions: conditions{&status.Conditions, status.ObservedGeneration}, p: p, byPhase: byPhase,
@@ -145,7 +195,7 @@ func (s *summary) tellReadiness() {
 		}
 	}
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
-	if s.p.held != nil && s.p.assigned == nil { // nothing of the present spec is applied
+	if s.p.held != nil && s.p.assignment == nil { // nothing of the present spec is applied
 		told := gridchild.Tellable(s.p.held)
 		s.set(v1.ConditionReady, metav1.ConditionFalse, told.Reason, told.Message)
 	}
@@ -198,7 +248,7 @@ func (s *summary) tellProblems() {
 
 // tellRollout replaces the conditions of the sites by those of an unfinished rollout.
 func (s *summary) tellRollout() {
-	rollout := s.p.planned.Status
+	rollout := s.p.rollout.Status
 	if rollout == nil || rollout.Phase == v1.RolloutComplete {
 		return
 	}
@@ -212,8 +262,8 @@ func (s *summary) tellRollout() {
 }
 
 // describeNoEffect describes the parts of the spec without effect, which are probably typing errors.
-func (p *pass) describeNoEffect() string {
-	var all, absent []string
+func (p *report) describeNoEffect() string {
+	var all, absent, keepSelector []string
 	for site := range p.spec.Templates {
 		if _, ok := p.states[site]; !ok {
 			absent = append(absent, site)
@@ -226,13 +276,32 @@ func (p *pass) describeNoEffect() string {
 		all = append(all, fmt.Sprintf(
 			"spec.templatePool.%s is never used: that name means spec.template", v1.DefaultTemplate))
 	}
-	if len(p.keepSelector) > 0 {
+	for _, site := range slices.Sorted(maps.Keys(p.results)) {
+		if live := p.results[site].child; live != nil && ptr.Deref(p.spec.SiteLabel, false) && !live.selectsSite {
+			keepSelector = append(keepSelector, site)
+		}
+	}
+	if len(keepSelector) > 0 {
 		all = append(all,
 			fmt.Sprintf("spec.siteLabel is not in the selectors of the workloads of %s, which existed before, "+
 				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
-				"with it", nameSome(p.keepSelector)))
+				"with it", nameSome(keepSelector)))
 	}
-	return strings.Join(append(all, p.noEffect...), "; ")
+	if p.assignment != nil {
+		for _, name := range p.current.Idle(p.names) {
+			all = append(all, fmt.Sprintf("spec.overrides[%s] selects no site", name))
+		}
+	}
+	for i, wave := range ptr.Deref(p.rollout.Status, v1.RolloutStatus{}).Waves {
+		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Sites != nil && wave.Sites == 0 {
+			all = append(all, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
+		}
+	}
+	if sites := p.waves.NamedTwice(); len(sites) > 0 {
+		all = append(all, fmt.Sprintf(
+			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(sites)))
+	}
+	return strings.Join(all, "; ")
 }
 
 // fit makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least important
@@ -356,7 +425,7 @@ func nameSome(sites []string) string { return enumerate.First(sites, namedSites)
 
 // describeProblems names the first few different problems of sites, each with the sites that have it. they is the
 // common predicate of the sites. It returns "" if no site has failed.
-func (p *pass) describeProblems(they string, failed []string, sites int) string {
+func (p *report) describeProblems(they string, failed []string, sites int) string {
 	if len(failed) == 0 {
 		return ""
 	}

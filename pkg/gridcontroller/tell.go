@@ -13,16 +13,16 @@ import (
 )
 
 // tell records events for what has changed since the last pass.
-func (p *pass) tell() {
+func (p *report) tell() {
 	m := p.memory
 	event := func(kind, reason, action, format string, args ...any) {
 		p.recorder.Eventf(p.grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
 	}
-	if status := p.planned.Status; status != nil {
+	if status := p.rollout.Status; status != nil {
 		mark := fmt.Sprint(p.update, "/", status.Wave, "/", status.Phase)
 		// The former controller may have recorded it.
-		if m.rollout.mark == "" && p.before != nil && p.before.Phase != "" {
-			m.rollout.mark = fmt.Sprint(p.update, "/", p.before.Wave, "/", p.before.Phase)
+		if before := p.written.Rollout; m.rollout.mark == "" && before != nil && before.Phase != "" {
+			m.rollout.mark = fmt.Sprint(p.update, "/", before.Wave, "/", before.Phase)
 		}
 		if m.rollout.mark != mark {
 			m.rollout.mark = mark
@@ -33,20 +33,30 @@ func (p *pass) tell() {
 			event(kind, reason, "Rollout", "%s", p.describe())
 		}
 	}
+	var applied, handedOver []string
+	for _, site := range p.names {
+		result := p.results[site]
+		if result.applied {
+			applied = append(applied, site)
+		}
+		if result.handedOver != "" {
+			handedOver = append(handedOver, site+" "+result.handedOver)
+		}
+	}
 	kind, grace := p.Child.Kind, p.removal().grace
 	for _, t := range []struct {
 		sites                        []string
 		kind, reason, action, format string
 	}{
-		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
-			"Applied the %ss of %d sites: %%s", kind, len(p.applied))},
+		{applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
+			"Applied the %ss of %d sites: %%s", kind, len(applied))},
 		{p.vanished, corev1.EventTypeWarning, v1.ReasonSiteVanished, "Wait", fmt.Sprintf(
 			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
 		{p.returned, corev1.EventTypeNormal, v1.ReasonSiteReturned, "Keep", "Nodes are back in %s; the " + kind +
 			"s stay"},
 		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
 			"s of vanished sites: %s"},
-		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+		{handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
 			"The template no longer sets replicas; sites keep theirs until someone changes them: %s"},
 	} {
 		if len(t.sites) > 0 {

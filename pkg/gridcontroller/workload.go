@@ -168,20 +168,21 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
-	if err := p.run(ctx); err != nil { // existing workloads are left alone
+	report, err := p.run(ctx)
+	if err != nil { // existing workloads are left alone
 		r.tellGrid(grid, m, err)
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
-	p.summarize(status)
-	p.tell()
+	report.summarize(status)
+	report.tell()
 	fit(status, m.status.limit())
 	result, err := r.writeStatus(ctx, grid, changed, &m.status, p.again)
 	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
 		m.rollout.written = changed
-		if planned := p.planned.Status; planned != nil &&
+		if planned := report.rollout.Status; planned != nil &&
 			(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
 				len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <
 					len(planned.Passed)+len(planned.ProvenSites)) {

@@ -212,8 +212,9 @@ func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bo
 	}
 	silent, meanwhile := map[string]bool{}, false
 	for _, node := range p.sites[site] {
-		changed := job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time)
-		silent[node.name], meanwhile = node.lost || changed, meanwhile || changed
+		lost, since := isLost(node)
+		changed := job.Status.StartTime != nil && since.After(job.Status.StartTime.Time)
+		silent[node.Name], meanwhile = lost || changed, meanwhile || changed
 	}
 	if len(pods.Items) == 0 { // a node that is back deletes the pod of a Job that has ended
 		return meanwhile, nil

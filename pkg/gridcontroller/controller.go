@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -194,26 +196,31 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	if err != nil {
 		return err
 	}
+	informer, err := m.GetCache().GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return fmt.Errorf("setting up the cache of nodes: %w", err)
+	}
+	nodes, ok := informer.(toolscache.SharedIndexInformer)
+	if !ok {
+		return fmt.Errorf("the cache of nodes is a %T, which has no index", informer)
+	}
 	common := shared{
 		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
+		nodes:    corev1listers.NewNodeLister(nodes.GetIndexer()),
 		recorder: m.GetEventRecorder("application-grid-controller"),
 		grace:    c.SiteRemovalGrace,
 		limits:   c.Limits,
 		schemas:  schemas,
 	}
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, kind: w, nodes: newNodes()}
-		if err := addReconciler(ctx, m, r, w, r.nodes); err != nil {
+		if err := addReconciler(ctx, m, &workloadReconciler{shared: common, kind: w}, w); err != nil {
 			return err
 		}
 	}
-	r := &serviceReconciler{shared: common, nodes: newNodes()}
-	return addReconciler(ctx, m, r, services, r.nodes)
+	return addReconciler(ctx, m, &serviceReconciler{shared: common}, services)
 }
 
-func addReconciler(
-	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, nodes *nodes,
-) error {
+func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind) error {
 	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k.GridKind, o).Key} }
 	err := errors.Join(
 		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
@@ -222,7 +229,7 @@ func addReconciler(
 			Named(k.Kind).
 			For(k.New(), builder.WithPredicates(gridChanged())).
 			Watches(childObject(k), ofChild(k.Kind)).
-			Watches(&corev1.Node{}, ofNode(nodes, m.GetCache(), k)).
+			Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
 			Complete(r))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +53,8 @@ type fixture struct {
 	events    *events.FakeRecorder
 	workloads map[string]*workloadReconciler
 	services  *serviceReconciler
+	// cachedNodes are the nodes that the reconcilers see.
+	cachedNodes toolscache.Indexer
 
 	mu sync.Mutex // guards all below
 	// reads counts the objects that were read past the cache.
@@ -78,7 +82,7 @@ func newFixture(tb testing.TB, objects ...client.Object) *fixture {
 	f := &fixture{
 		TB: tb, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
-		applied: map[string]string{},
+		applied: map[string]string{}, cachedNodes: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, nil),
 	}
 	builder := fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
@@ -272,17 +276,12 @@ func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	common := shared{
 		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
-		recorder: f.events, grace: 5 * time.Minute,
+		recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
 	}
-	before := f.workloads["DeploymentGrid"]
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, kind: w, nodes: newNodes()}
-		if before != nil {
-			r.nodes = f.workloads[w.Kind].nodes
-		}
-		f.workloads[w.Kind] = r
+		f.workloads[w.Kind] = &workloadReconciler{shared: common, kind: w}
 	}
-	f.services = &serviceReconciler{shared: common, nodes: newNodes()}
+	f.services = &serviceReconciler{shared: common}
 }
 
 // metrics are those of the replica that leads.
@@ -417,23 +416,50 @@ func (f *fixture) node(name, site string) {
 	f.mu.Lock()
 	f.nodes[name] = labels
 	f.mu.Unlock()
-	f.note(name, &nodeState{name: name, labels: labels})
+	f.note(name, &nodeState{labels: labels})
 }
 
 // lose tells the reconcilers that the nodes of sites have fallen silent.
 func (f *fixture) lose(sites ...string) {
 	for _, site := range sites {
 		f.note("node-"+site, &nodeState{
-			name: "node-" + site, labels: map[string]string{"zone1": site}, lost: true, since: f.clock.Now(),
+			labels: map[string]string{"zone1": site}, lost: true, since: f.clock.Now(),
 		})
 	}
 }
 
-func (f *fixture) note(name string, state *nodeState) {
-	for _, r := range f.workloads {
-		r.nodes.noteNode(name, state)
+// nodeState is the state of a node as it is cached.
+type nodeState struct {
+	labels map[string]string
+	lost   bool
+	since  time.Time
+}
+
+// node is a node in this state; without one it has no labels.
+func (s *nodeState) node(name string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if s != nil {
+		node.Labels = s.labels
+		ready := corev1.NodeCondition{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.since),
+		}
+		if s.lost {
+			ready.Status = corev1.ConditionUnknown
+		}
+		node.Status.Conditions = []corev1.NodeCondition{ready}
 	}
-	f.services.nodes.noteNode(name, state)
+	return node
+}
+
+// note changes the cached state of a node; nil is that it does not exist.
+func (f *fixture) note(name string, state *nodeState) {
+	err := f.cachedNodes.Update(state.node(name))
+	if state == nil {
+		err = f.cachedNodes.Delete(state.node(name))
+	}
+	if err != nil {
+		f.Error(err)
+	}
 }
 
 // reconcile reconciles a grid and returns when it asks to be called again, 0 for never.

@@ -160,7 +160,7 @@ func TestCheckBesideALostNode(t *testing.T) {
 	f, grid := demo(t, in("lab east"), rollingIn(wave, named("rest")), stallsSoon)
 	f.completes(grid, in("lab east")...)
 	f.note("node-lab-2", &nodeState{
-		name: "node-lab-2", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
 	})
 	f.template(grid, other)
 	jobs := 0
@@ -214,7 +214,7 @@ func TestCheckOfANodeThatIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.note("node-lab", &nodeState{
-		name: "node-lab", labels: map[string]string{"zone1": "lab"}, since: f.clock.Now(),
+		labels: map[string]string{"zone1": "lab"}, since: f.clock.Now(),
 	})
 	f.passes(grid)
 	f.step(20 * time.Second)
@@ -288,7 +288,7 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 	f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(plain, `"i"`, `"two"`)) })
 	f.passes(grid)
 	f.note("lab-a", &nodeState{
-		name: "lab-a", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
 	})
 	f.reportDaemonSet("agent-lab", 2, 1, 1)
 	f.update(grid, func() { grid.Spec.Template = raw(plain) })
@@ -342,7 +342,7 @@ func TestDaemonSetWithASilentNode(t *testing.T) {
 			f.pass(grid)
 			f.pass(grid)
 			f.note("lab-a", &nodeState{
-				name: "lab-a", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+				labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
 			})
 			f.reportDaemonSet("agent-lab", c.desired, c.updated, c.available)
 			f.passes(grid)
@@ -640,7 +640,7 @@ func TestDaemonSetOfSomeSites(t *testing.T) {
 			f.nodesIn("lab", "shop")
 			for _, site := range []string{"lab", "shop"} {
 				f.note("node-"+site, &nodeState{
-					name: "node-" + site, labels: map[string]string{"zone1": site, "room": site},
+					labels: map[string]string{"zone1": site, "room": site},
 				})
 			}
 			f.passes(grid)

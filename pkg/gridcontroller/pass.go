@@ -59,7 +59,7 @@ type assigned struct {
 	// the templates of a revision fit, by the revision and the variant of the site. fitsSome reports whether update
 	// fits a node of any. All three are computed when they are needed.
 	templates map[string]*gridchild.Templates
-	fits      map[string]fits
+	fits      map[string]func(*corev1.Node) bool
 	fitsSome  func() bool
 }
 
@@ -97,9 +97,6 @@ type report struct {
 	states map[string]v1.SiteState
 }
 
-// fits reports whether a template fits a node with this name, labels and taints.
-type fits = func(node string, labels map[string]string, taints []corev1.Taint) bool
-
 func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m, budget: perPass,
@@ -116,7 +113,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		of.progressAt = of.progressAt.Add(p.leap)
 	}
 	p.spec, p.status = v1.Workload(grid)
-	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
+	p.sites = sitesOf(r.nodes, p.spec.GridUniqKey)
 	p.names = slices.Sorted(maps.Keys(p.sites))
 	return p
 }
@@ -163,14 +160,16 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	a := &assigned{
 		pass: p, children: children, strangers: map[string]*child{}, written: p.status,
 		around:    gridchild.Context{Merge: p.schemas.Merge(ctx, p.Child)},
-		templates: map[string]*gridchild.Templates{}, fits: map[string]fits{},
+		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
 		return a.known(ctx, name)
 	})
 	if selectsNodes(p.grid) {
 		a.around.HasNode = func(site string, of labels.Selector) bool {
-			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
+			return slices.ContainsFunc(p.sites[site], func(node *corev1.Node) bool {
+				return of.Matches(labels.Set(node.Labels))
+			})
 		}
 	}
 	a.current = gridchild.NewTemplates(p.spec, a.around)

@@ -164,7 +164,7 @@ func (p *planned) podIn(ctx context.Context, site string) (string, error) {
 	}
 	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
 	for _, node := range p.sites[site][:min(nodesAtOnce, len(p.sites[site]))] {
-		looks = append(looks, [2]string{"spec.nodeName", node.name})
+		looks = append(looks, [2]string{"spec.nodeName", node.Name})
 	}
 	for _, look := range looks {
 		pods, err := p.podsWith(ctx, site, fields.OneTermEqualSelector(look[0], look[1]))

@@ -548,7 +548,7 @@ func TestNoSites(t *testing.T) {
 // have theirs.
 func TestSiteOfAnEmptyValue(t *testing.T) {
 	f, grid := demo(t, in("east"))
-	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
+	f.note("unnamed", &nodeState{labels: map[string]string{"zone1": ""}})
 	f.pass(grid)
 	f.expectNames("demo-east")
 	f.expect(grid, "Degraded=True SitesFailed", `1 of 2 sites failed: "": InvalidName: no Deployment can be named`,

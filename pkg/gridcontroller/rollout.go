@@ -238,13 +238,11 @@ func (p *assigned) excludes(site string) bool {
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
 func (p *assigned) fitsSite(site, revision string) bool {
 	fits, err := p.fitsOf(site, revision)
-	return err != nil || slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
-		return fits(node.name, node.labels, node.taints)
-	})
+	return err != nil || slices.ContainsFunc(p.sites[site], fits)
 }
 
 // fitsOf returns which nodes of a site the template of a revision fits.
-func (p *assigned) fitsOf(site, revision string) (fits, error) {
+func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error) {
 	templates := p.templatesOf(revision)
 	if templates == nil {
 		return nil, fmt.Errorf("revision %s cannot be read", revision)
@@ -300,8 +298,9 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site, since time.Ti
 	nodes := map[string]rollout.Node{}
 	var looks []fields.Selector
 	for _, node := range p.sites[site.Name] {
-		nodes[node.name] = rollout.Node{Silent: node.lost, Wants: fits(node.name, node.labels, node.taints)}
-		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node.name))
+		silent, _ := isLost(node)
+		nodes[node.Name] = rollout.Node{Silent: silent, Wants: fits(node)}
+		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node.Name))
 	}
 	if site.Partly {
 		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", ""))

@@ -354,7 +354,7 @@ func TestOverrides(t *testing.T) {
 		t.Errorf("got %+v", state)
 	}
 	f.took()
-	f.note("node-lab", &nodeState{name: "node-lab", labels: map[string]string{"zone1": "lab", "size": "big"}})
+	f.note("node-lab", &nodeState{labels: map[string]string{"zone1": "lab", "size": "big"}})
 	f.passes(grid)
 	f.expectTook("apply demo-lab")
 	if got := replicas(); got != [...]int32{5, 5, 5} {

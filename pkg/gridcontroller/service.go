@@ -14,7 +14,6 @@ import (
 
 type serviceReconciler struct {
 	shared
-	nodes *nodes
 
 	grids memories
 }
@@ -27,7 +26,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
-	sites := len(r.nodes.sitesOf(grid.Spec.GridUniqKey))
+	sites := len(sitesOf(r.nodes, grid.Spec.GridUniqKey))
 	changed := grid.DeepCopy()
 	status := &changed.Status
 	//nolint:gosec // no more than there are nodes

@@ -12,13 +12,13 @@ import (
 )
 
 func TestSites(t *testing.T) {
-	u := newNodes()
+	f := newFixture(t)
 	node := func(labels map[string]string) *nodeState { return &nodeState{labels: labels} }
-	u.noteNode("n1", node(map[string]string{"zone1": "east"}))
-	u.noteNode("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
+	f.note("n1", node(map[string]string{"zone1": "east"}))
+	f.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(u.sitesOf(key))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(sitesOf(f.services.nodes, key))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -27,8 +27,13 @@ func TestSites(t *testing.T) {
 	// changes expects the keys whose sites change. Those of which only other labels change are in brackets.
 	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
+		before, err := f.services.nodes.Get(name)
+		if err != nil {
+			before = &corev1.Node{}
+		}
+		f.note(name, state)
 		got := []string{}
-		for key, all := range u.noteNode(name, state) {
+		for key, all := range changedKeys(before, state.node(name)) {
 			if !all {
 				key = "(" + key + ")"
 			}
@@ -60,7 +65,7 @@ func TestSites(t *testing.T) {
 	}
 	silent := func(want string) {
 		t.Helper()
-		sites := u.sitesOf("zone1")
+		sites := sitesOf(f.services.nodes, "zone1")
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
 			_, all, _ := sites.silent(site)
 			return !all
@@ -126,9 +131,9 @@ func TestNodeState(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept := small.(*corev1.Node)
-		if s := stateOf(kept); s.lost != lost || s.labels["a"] != "b" || len(kept.Annotations) > 0 ||
+		if got, _ := isLost(kept); got != lost || kept.Labels["a"] != "b" || len(kept.Annotations) > 0 ||
 			len(kept.Status.Conditions) > 1 {
-			t.Errorf("%s: got %+v of %+v", status, s, kept)
+			t.Errorf("%s: got %t of %+v", status, got, kept)
 		}
 	}
 }

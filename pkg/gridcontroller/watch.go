@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,52 +31,54 @@ func gridChanged() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{})
 }
 
-// enqueue returns a handler that enqueues the grids that depend on an object. gridsOf is asked for those of its states
-// before and after an event, or of the one that was deleted.
+// enqueue returns a handler that enqueues the grids that depend on an object. gridsOf returns those that depend on its
+// states before and after an event; one of them is nil if the object was created or deleted.
 func enqueue(
-	gridsOf func(ctx context.Context, object client.Object, deleted bool) []types.NamespacedName,
+	gridsOf func(ctx context.Context, before, now client.Object) []types.NamespacedName,
 ) handler.EventHandler {
-	add := func(ctx context.Context, q queue, deleted bool, objects ...client.Object) {
-		for _, object := range objects {
-			for _, grid := range gridsOf(ctx, object, deleted) {
-				q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
-			}
+	add := func(ctx context.Context, q queue, before, now client.Object) {
+		for _, grid := range gridsOf(ctx, before, now) {
+			q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, false, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			add(ctx, q, false, e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, true, e.Object) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, nil, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object, nil) },
 	}
 }
 
 // ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
 func ofChild(gridKind string) handler.EventHandler {
-	return enqueue(func(_ context.Context, object client.Object, _ bool) []types.NamespacedName {
-		name := object.GetLabels()[v1.LabelGridSelector]
-		if by := metav1.GetControllerOf(object); by != nil {
-			if by.Kind != gridKind || by.APIVersion != v1.GroupVersion.String() {
-				return nil
+	return enqueue(func(_ context.Context, before, now client.Object) (names []types.NamespacedName) {
+		for _, object := range []client.Object{before, now} {
+			if object == nil {
+				continue
 			}
-			name = by.Name
+			name, by := object.GetLabels()[v1.LabelGridSelector], metav1.GetControllerOf(object)
+			if by != nil && by.Kind == gridKind && by.APIVersion == v1.GroupVersion.String() {
+				name = by.Name
+			} else if by != nil {
+				name = ""
+			}
+			if name != "" {
+				names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: name})
+			}
 		}
-		if name == "" {
-			return nil
-		}
-		return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: name}}
+		return names
 	})
 }
 
-// ofNode keeps nodes up to date, and enqueues the grids whose sites have changed.
-func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
-	return enqueue(func(ctx context.Context, node client.Object, deleted bool) (names []types.NamespacedName) {
-		state := stateOf(node)
-		if deleted {
-			state = nil
+// ofNode enqueues the grids whose sites have changed.
+func ofNode(grids client.Reader, k kind) handler.EventHandler {
+	node := func(object client.Object) *corev1.Node {
+		if node, ok := object.(*corev1.Node); ok {
+			return node
 		}
-		for key, all := range nodes.noteNode(node.GetName(), state) {
+		return &corev1.Node{}
+	}
+	return enqueue(func(ctx context.Context, before, now client.Object) (names []types.NamespacedName) {
+		for key, all := range changedKeys(node(before), node(now)) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {

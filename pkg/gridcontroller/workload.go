@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,6 +28,7 @@ import (
 // shared has what all reconcilers use.
 type shared struct {
 	cluster
+	nodes    corev1listers.NodeLister
 	recorder events.EventRecorder
 	// grace is how long a workload outlives its site, unless its grid sets that.
 	grace time.Duration
@@ -62,8 +64,6 @@ func (l Limits) check(key string, sites int) error {
 type workloadReconciler struct {
 	shared
 	kind
-
-	nodes *nodes
 
 	grids memories
 }

@@ -41,11 +41,9 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 }
 
 // Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node of its site, by the
-// node's labels and taints. What the spec selects by the grid's key does not count: the child selects its site by it.
+// node's name, labels and taints. What the spec selects by the grid's key does not count: the child selects its site by it.
 // The taints of the control plane, for nodes that are not ready or not heard, do not count either.
-func Fits(
-	spec map[string]any, key string,
-) (func(node string, of map[string]string, taints []corev1.Taint) bool, error) {
+func Fits(spec map[string]any, key string) (func(*corev1.Node) bool, error) {
 	var workload appsv1.DaemonSetSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
 		return nil, fmt.Errorf("reading the template: %w", err)
@@ -58,8 +56,8 @@ func Fits(
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
 			!strings.HasPrefix(taint.Key, "node.kubernetes.io/") && !slices.ContainsFunc(pod.Tolerations, tolerated)
 	}
-	return func(node string, of map[string]string, taints []corev1.Taint) bool {
-		matches, err := wants.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: of}})
-		return err == nil && matches && !slices.ContainsFunc(taints, keepsAway)
+	return func(node *corev1.Node) bool {
+		matches, err := wants.Match(node)
+		return err == nil && matches && !slices.ContainsFunc(node.Spec.Taints, keepsAway)
 	}, nil
 }

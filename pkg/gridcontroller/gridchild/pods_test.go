@@ -43,7 +43,10 @@ func TestFits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fits(test.node, test.labels, test.taints); got != test.want {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: test.node, Labels: test.labels}, Spec: corev1.NodeSpec{Taints: test.taints},
+		}
+		if got := fits(node); got != test.want {
 			t.Errorf("%s on %s with %v, %v: %t", test.pod, test.node, test.labels, test.taints, got)
 		}
 	}

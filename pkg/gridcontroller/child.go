@@ -59,12 +59,12 @@ const condensed = "condensed"
 
 // transform replaces an object in a cache by a small one with its *child, so that a cache of thousands of objects is
 // small. It may be called again with its result.
-func (k kind) transform(object any) (any, error) {
+func transform(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return object, nil
 	}
-	c, err := k.childOf(u)
+	c, err := childOf(u)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (k kind) transform(object any) (any, error) {
 }
 
 // childOf returns the child of a live object, or of an object in a cache.
-func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
+func childOf(u *unstructured.Unstructured) (*child, error) {
 	if c, ok := u.Object[condensed].(*child); ok {
 		return c, nil
 	}
@@ -116,12 +116,12 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	c.held = c.held && !owns(v1.AnnotationHold)
 	c.site = v1.SiteOf(u, c.grid)
 	c.selectsSite = gridchild.SelectsSite(u)
-	if k.progress != nil {
+	if progressOf := progressOf[u.GetKind()]; progressOf != nil {
 		if c.selector, err = gridchild.Selector(spec); err != nil {
 			return nil, fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 		status, _ := u.Object["status"].(map[string]any)
-		c.progress = k.progress(c.name, spec, status)
+		c.progress = progressOf(c.name, spec, status)
 		c.observed = integer(status, "observedGeneration") >= u.GetGeneration()
 	}
 	return c, nil

@@ -116,9 +116,9 @@ type result struct {
 	again time.Time
 }
 
-// sync makes the live child as desired, if it is not. The caller has called settled before.
-func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
-	r := attempt{c, k, o, d, m}.run(ctx)
+// syncChild makes the live child as desired, if it is not. The caller has called settled before.
+func (c *cluster) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
+	r := attempt{c, o, d, m}.run(ctx)
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
@@ -126,7 +126,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	if m.failed != d.digest {
 		m.retries = 0
 	}
-	r.err = explain(k, d.name, r.err)
+	r.err = explain(o, d.name, r.err)
 	m.failure, m.failed = r.err, d.digest
 	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
@@ -136,7 +136,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 }
 
 // settled returns the result from the cache and the memory. live is the child in the cache, or nil. It returns false if
-// sync must be called.
+// syncChild must be called.
 func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
@@ -160,7 +160,6 @@ func (m *childMemory) isAhead(live *child, now time.Time) bool {
 
 type attempt struct {
 	*cluster
-	k kind
 	o *gridchild.Owner
 	d *desired
 	m *childMemory
@@ -168,11 +167,11 @@ type attempt struct {
 
 // run compares the child with the API server's, and applies it if that is necessary.
 func (a attempt) run(ctx context.Context) result {
-	cached, err := a.get(ctx, a.cache, a.k, a.o.Namespace, a.d.name)
+	cached, err := a.get(ctx, a.cache, a.o, a.d.name)
 	live := cached
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
-		live, err = a.get(ctx, a.live, a.k, a.o.Namespace, a.d.name)
+		live, err = a.get(ctx, a.live, a.o, a.d.name)
 	}
 	switch {
 	case err != nil:
@@ -201,7 +200,7 @@ func (a attempt) run(ctx context.Context) result {
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
+			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.o.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
@@ -237,20 +236,20 @@ func (a attempt) show(ctx context.Context, live *child) error {
 		return nil
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
-	return a.writer.Patch(ctx, a.k.object(a.o.Namespace, live), client.RawPatch(types.MergePatchType, patch))
+	return a.writer.Patch(ctx, objectOf(a.o, live), client.RawPatch(types.MergePatchType, patch))
 }
 
 // get returns nil if the child does not exist.
-func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
-	u := childObject(k)
-	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
+func (c *cluster) get(ctx context.Context, from client.Reader, o *gridchild.Owner, name string) (*child, error) {
+	u := childObject(o.GridKind)
+	err := from.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // as the comment says
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, name, err)
+		return nil, fmt.Errorf("reading %s %s: %w", o.Child.Kind, name, err)
 	}
-	return k.childOf(u)
+	return childOf(u)
 }
 
 // mayTake returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
@@ -263,11 +262,11 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	grid := &metav1.PartialObjectMetadata{}
 	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(a.o.Kind))
 	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.o.Name}, grid); err != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", a.k.Child.Kind, live.name, err)
+		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", a.o.Child.Kind, live.name, err)
 	}
 	if string(grid.UID) != a.o.UID || grid.DeletionTimestamp != nil {
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted",
-			a.k.Child.Kind, live.name)
+			a.o.Child.Kind, live.name)
 	}
 	return nil
 }
@@ -293,7 +292,7 @@ func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, h
 	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return nil, "", err
 	}
-	applied, err = a.k.childOf(u)
+	applied, err = childOf(u)
 	return applied, handedOver, err
 }
 
@@ -303,10 +302,10 @@ func (c *cluster) deleteObject(ctx context.Context, object client.Object) error 
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 
-// object returns a child's kind, name and UID as an object.
-func (k kind) object(namespace string, live *child) *unstructured.Unstructured {
-	u := childObject(k)
-	u.SetNamespace(namespace)
+// objectOf returns a child's kind, name and UID as an object.
+func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
+	u := childObject(o.GridKind)
+	u.SetNamespace(o.Namespace)
 	u.SetName(live.name)
 	u.SetUID(types.UID(live.uid))
 	return u
@@ -350,17 +349,17 @@ func ownerOf(object client.Object) []string {
 }
 
 // childrenOf returns a grid's children from the cache, by name.
-func (c *cluster) childrenOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+func (c *cluster) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	list.SetGroupVersionKind(o.Child.GroupVersion().WithKind(o.Child.Kind + "List"))
 	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("listing the %ss: %w", k.Child.Kind, err)
+		return nil, fmt.Errorf("listing the %ss: %w", o.Child.Kind, err)
 	}
 	children := make(map[string]*child, len(list.Items))
 	for i := range list.Items {
-		live, err := k.childOf(&list.Items[i])
+		live, err := childOf(&list.Items[i])
 		if err != nil {
 			return nil, err
 		}
@@ -397,13 +396,13 @@ func older(a, b string) bool {
 }
 
 // explain makes errors for the user from refused requests and conflicts. It returns other errors unchanged.
-func explain(k kind, name string, err error) error {
+func explain(o *gridchild.Owner, name string, err error) error {
 	switch {
 	case gridchild.Refused(err):
 		return gridchild.Rejected(err)
 	case apierrors.IsConflict(err):
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
-			k.Child.Kind, name, gridchild.Shorten(err.Error()))
+			o.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
 	return err
 }

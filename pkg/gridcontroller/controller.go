@@ -119,9 +119,9 @@ func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manag
 		return nil, fmt.Errorf("building the selector of children: %w", err)
 	}
 	byObject := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: onlyState}}
-	for _, k := range append([]kind{services}, workloads...) {
+	for _, k := range v1.Kinds {
 		byObject[childObject(k)] = cache.ByObject{
-			Label: labelled, Transform: k.transform, UnsafeDisableDeepCopy: new(true),
+			Label: labelled, Transform: transform, UnsafeDisableDeepCopy: new(true),
 		}
 	}
 	namespaces := map[string]cache.Config{} // empty for all
@@ -169,7 +169,7 @@ func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manag
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", filled))
 }
 
-func childObject(k kind) *unstructured.Unstructured {
+func childObject(k v1.GridKind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(k.Child)
 	return u
@@ -212,16 +212,20 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 		limits:   c.Limits,
 		schemas:  schemas,
 	}
-	for _, w := range workloads {
-		if err := addReconciler(ctx, m, &workloadReconciler{shared: common, kind: w}, w); err != nil {
+	for _, k := range v1.Kinds {
+		var r reconcile.Reconciler = &workloadReconciler{shared: common, GridKind: k}
+		if k.Kind == v1.ServiceGridKind.Kind {
+			r = &serviceReconciler{shared: common}
+		}
+		if err := addReconciler(ctx, m, r, k); err != nil {
 			return err
 		}
 	}
-	return addReconciler(ctx, m, &serviceReconciler{shared: common}, services)
+	return nil
 }
 
-func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind) error {
-	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k.GridKind, o).Key} }
+func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k v1.GridKind) error {
+	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
 	err := errors.Join(
 		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
 		m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),

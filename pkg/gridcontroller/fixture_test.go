@@ -278,8 +278,8 @@ func (f *fixture) restart() {
 		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
 		recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
 	}
-	for _, w := range workloads {
-		f.workloads[w.Kind] = &workloadReconciler{shared: common, kind: w}
+	for _, k := range v1.Kinds {
+		f.workloads[k.Kind] = &workloadReconciler{shared: common, GridKind: k}
 	}
 	f.services = &serviceReconciler{shared: common}
 }
@@ -328,9 +328,9 @@ func (c condensedCache) List(ctx context.Context, list client.ObjectList, option
 }
 
 func condense(u *unstructured.Unstructured) error {
-	for _, k := range workloads {
+	for _, k := range v1.Kinds {
 		if k.Child == u.GroupVersionKind() {
-			small, err := k.transform(u)
+			small, err := transform(u)
 			if err == nil {
 				u.Object = small.(*unstructured.Unstructured).Object
 			}

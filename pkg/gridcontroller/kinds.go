@@ -10,23 +10,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// kind is a kind of grid, with a function that reads the progress of its children.
-type kind struct {
-	v1.GridKind
-
-	// progress reads the progress from the spec and status of a live child. It is nil for Services, which have no pods.
-	progress func(name string, spec, status map[string]any) progress
+// progressOf has functions that read the progress from the spec and status of a live child, by the child's kind.
+// Services have no pods, and none.
+var progressOf = map[string]func(name string, spec, status map[string]any) progress{
+	v1.DeploymentGridKind.Child.Kind:  deploymentProgress,
+	v1.StatefulSetGridKind.Child.Kind: statefulSetProgress,
+	v1.DaemonSetGridKind.Child.Kind:   daemonSetProgress,
 }
-
-// workloads are the kinds of grids with one child per site. services is the kind with a single Service.
-var (
-	workloads = []kind{
-		{v1.DeploymentGridKind, deploymentProgress},
-		{v1.StatefulSetGridKind, statefulSetProgress},
-		{v1.DaemonSetGridKind, daemonSetProgress},
-	}
-	services = kind{GridKind: v1.ServiceGridKind}
-)
 
 // progress is the progress of the child's own controller.
 type progress struct {

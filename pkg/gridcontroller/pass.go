@@ -85,9 +85,9 @@ type synced struct {
 	results map[string]result
 	// leaving has the states of the sites without nodes.
 	leaving map[string]v1.SiteState
-	// removed has the sites whose child was deleted, vanished and returned have those that lost their last node, or got
-	// one again.
-	removed, vanished, returned []string
+	// applied and removed have the sites whose child was written or deleted. vanished and returned have the sites that
+	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
+	applied, removed, vanished, returned, handedOver []string
 }
 
 // report is what the status and events say.
@@ -136,7 +136,7 @@ func (p *pass) lookAgain(at time.Time) {
 func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
 
 func (p *pass) run(ctx context.Context) (*report, error) {
-	children, err := p.childrenOf(ctx, p.kind, p.owner)
+	children, err := p.childrenOf(ctx, p.owner)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (p *assigned) known(ctx context.Context, name string) (gridchild.Existing, 
 		live, looked = p.strangers[name]
 	}
 	if !looked {
-		live, _ = p.get(ctx, p.cache, p.kind, p.owner.Namespace, name) // an error shows again when it is applied
+		live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
 		p.strangers[name] = live
 	}
 	if live == nil {

@@ -206,11 +206,6 @@ func (p *planned) holdLosses() {
 // removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
 func (p *synced) removeVanished(ctx context.Context) {
 	rules, now, m := p.removal(), p.clock.Now(), p.memory
-	for _, site := range p.names {
-		if _, announced := m.removals[site]; announced {
-			p.returned = append(p.returned, site)
-		}
-	}
 	m.removals = map[string]time.Time{}
 	for _, v := range p.gone {
 		state := liveState(v.live, v1.SiteRemoving)
@@ -277,7 +272,7 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 				"shown yet", p.Child.Kind, v.live.name, node)
 		}
 	}
-	return p.deleteObject(ctx, p.object(p.owner.Namespace, v.live))
+	return p.deleteObject(ctx, objectOf(p.owner, v.live))
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many

@@ -263,28 +263,26 @@ func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error
 func (p *assigned) ask(ctx context.Context, plan rollout.Plan, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	site := func(name string) *rollout.Site {
-		i, _ := slices.BinarySearchFunc(sites, name, func(s rollout.Site, name string) int {
-			return strings.Compare(s.Name, name)
-		})
-		return &sites[i]
+	byName := make(map[string]*rollout.Site, len(sites))
+	for i := range sites {
+		byName[sites[i].Name] = &sites[i]
 	}
 	for _, q := range plan.Ask {
 		known, now := &p.memory.of(q.Name).asked, p.clock.Now()
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
 			!known.At.After(p.memory.of(q.Name).applied.at) {
-			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
+			pods, err := p.podsOf(ctx, byName[q.Name], q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
-				site(q.Name).Unread = true
+				byName[q.Name].Unread = true
 				continue
 			}
 			*known = answer{pods, q.Since}
 		}
-		site(q.Name).Pods = &known.Pods
+		byName[q.Name].Pods = &known.Pods
 	}
 	for _, name := range plan.Checks {
-		site(name).Check = p.check(ctx, name, plan.Status.StartTime)
+		byName[name].Check = p.check(ctx, name, plan.Status.StartTime)
 	}
 }
 

@@ -58,7 +58,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 }
 
 func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *childMemory) result {
-	o := gridchild.OwnerOf(services.GridKind, grid)
+	o := gridchild.OwnerOf(v1.ServiceGridKind, grid)
 	if err := cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0)); err != nil {
 		return result{err: err}
 	}
@@ -70,7 +70,7 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
 		shape:    &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
 	}
-	live, err := r.get(ctx, r.cache, services, o.Namespace, d.name)
+	live, err := r.get(ctx, r.cache, o, d.name)
 	if err != nil {
 		return result{err: err}
 	}
@@ -80,5 +80,5 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 	if outcome, done := settled(r.clock.Now(), live, d, m); done {
 		return outcome
 	}
-	return r.sync(ctx, services, o, d, m)
+	return r.syncChild(ctx, o, d, m)
 }

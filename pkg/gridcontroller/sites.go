@@ -26,9 +26,9 @@ func sitesOf(nodes corev1listers.NodeLister, key string) sites {
 	return all
 }
 
-// isLost reports whether the control plane has lost contact with a node, and when that last changed. The node controller
-// sets the condition Ready to Unknown when a kubelet falls silent. A node whose kubelet reports that it is not ready is
-// not lost.
+// isLost reports whether the control plane has lost contact with a node, and when that last changed. The node
+// controller sets the condition Ready to Unknown when a kubelet falls silent. A node whose kubelet reports that it is
+// not ready is not lost.
 func isLost(node *corev1.Node) (lost bool, since time.Time) {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {

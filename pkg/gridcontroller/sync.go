@@ -72,9 +72,17 @@ func (p *planned) sync(ctx context.Context) *synced {
 		s.syncTemplate(ctx, p.memory.templates[name], pending[name])
 	}
 	for _, site := range p.names {
-		if r := s.results[site]; r.child == nil { // an existing child is kept, whatever is wrong now
-			r.child = cmp.Or(p.child(site), p.orphan(site))
-			s.results[site] = r
+		r := s.results[site]
+		r.child = cmp.Or(r.child, p.child(site), p.orphan(site)) // it is kept, whatever is wrong now
+		s.results[site] = r
+		if r.applied {
+			s.applied = append(s.applied, site)
+		}
+		if r.handedOver != "" {
+			s.handedOver = append(s.handedOver, site+" "+r.handedOver)
+		}
+		if _, announced := p.memory.removals[site]; announced {
+			s.returned = append(s.returned, site)
 		}
 	}
 	s.removeVanished(ctx)
@@ -155,7 +163,7 @@ func (p *synced) refuse(t *templateMemory, some []*desired) {
 
 // syncOne syncs a child. If another grid has taken its name, it gets its alternative name once the cache shows that.
 func (p *pass) syncOne(ctx context.Context, d *desired) result {
-	outcome := p.cluster.sync(ctx, p.kind, p.owner, d, &p.memory.sites[d.site].childMemory)
+	outcome := p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
 	if errors.Is(outcome.err, gridchild.ErrTaken) && d.name != p.AlternativeChildName(p.owner.Name, d.site) {
 		outcome = result{again: p.clock.Now().Add(cacheLag)}
 	}
@@ -173,7 +181,8 @@ func (p *planned) desire(site string) (*desired, error) {
 		child:    sync.OnceValues(func() (*gridchild.Child, error) { return p.assignment.Child(site, to.Source) }),
 	}
 	if d.digest == "" || d.identity != *known {
-		child, err := p.assignment.Child(site, to.Source) // not kept: most are not needed, and there may be ten thousand
+		// It is not kept: most are not needed, and there may be ten thousand.
+		child, err := p.assignment.Child(site, to.Source)
 		if err != nil {
 			return nil, err
 		}

@@ -35,7 +35,7 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 
 // takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
 func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
-	u := childObject(a.k)
+	u := childObject(a.o.GridKind)
 	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.d.name}, u); err != nil {
 		return nil, err
 	}
@@ -59,20 +59,20 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 	if err := a.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
 		return nil, err
 	}
-	return a.k.childOf(u)
+	return childOf(u)
 }
 
 // handOver gives the current spec.replicas to a separate field manager, and returns the replicas. Without that, when
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
 // once.
 func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
-	u := childObject(a.k)
+	u := childObject(a.o.GridKind)
 	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: live.name}, u); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
 	replicas := replicasOf(spec)
-	only := a.k.object(a.o.Namespace, live)
+	only := objectOf(a.o, live)
 	only.Object["spec"] = map[string]any{"replicas": replicas}
 	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if someone scales it at the same time
 	apply := client.ApplyConfigurationFromUnstructured(only)

@@ -33,30 +33,20 @@ func (p *report) tell() {
 			event(kind, reason, "Rollout", "%s", p.describe())
 		}
 	}
-	var applied, handedOver []string
-	for _, site := range p.names {
-		result := p.results[site]
-		if result.applied {
-			applied = append(applied, site)
-		}
-		if result.handedOver != "" {
-			handedOver = append(handedOver, site+" "+result.handedOver)
-		}
-	}
 	kind, grace := p.Child.Kind, p.removal().grace
 	for _, t := range []struct {
 		sites                        []string
 		kind, reason, action, format string
 	}{
-		{applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
-			"Applied the %ss of %d sites: %%s", kind, len(applied))},
+		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
+			"Applied the %ss of %d sites: %%s", kind, len(p.applied))},
 		{p.vanished, corev1.EventTypeWarning, v1.ReasonSiteVanished, "Wait", fmt.Sprintf(
 			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
 		{p.returned, corev1.EventTypeNormal, v1.ReasonSiteReturned, "Keep", "Nodes are back in %s; the " + kind +
 			"s stay"},
 		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
 			"s of vanished sites: %s"},
-		{handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
 			"The template no longer sets replicas; sites keep theirs until someone changes them: %s"},
 	} {
 		if len(t.sites) > 0 {

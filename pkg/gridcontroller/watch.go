@@ -70,7 +70,7 @@ func ofChild(gridKind string) handler.EventHandler {
 }
 
 // ofNode enqueues the grids whose sites have changed.
-func ofNode(grids client.Reader, k kind) handler.EventHandler {
+func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
 	node := func(object client.Object) *corev1.Node {
 		if node, ok := object.(*corev1.Node); ok {
 			return node

@@ -63,7 +63,7 @@ func (l Limits) check(key string, sites int) error {
 // workloadReconciler reconciles the grids of one kind of workload.
 type workloadReconciler struct {
 	shared
-	kind
+	v1.GridKind
 
 	grids memories
 }

@@ -41,8 +41,8 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 }
 
 // Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node of its site, by the
-// node's name, labels and taints. What the spec selects by the grid's key does not count: the child selects its site by it.
-// The taints of the control plane, for nodes that are not ready or not heard, do not count either.
+// node's name, labels and taints. What the spec selects by the grid's key does not count: the child selects its site by
+// it. The taints of the control plane, for nodes that are not ready or not heard, do not count either.
 func Fits(spec map[string]any, key string) (func(*corev1.Node) bool, error) {
 	var workload appsv1.DaemonSetSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {

@@ -44,7 +44,8 @@ func TestFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: test.node, Labels: test.labels}, Spec: corev1.NodeSpec{Taints: test.taints},
+			ObjectMeta: metav1.ObjectMeta{Name: test.node, Labels: test.labels},
+			Spec:       corev1.NodeSpec{Taints: test.taints},
 		}
 		if got := fits(node); got != test.want {
 			t.Errorf("%s on %s with %v, %v: %t", test.pod, test.node, test.labels, test.taints, got)

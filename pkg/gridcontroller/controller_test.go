@@ -1,0 +1,38 @@
+package gridcontroller
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/program/restmapper"
+)
+
+// TestSetUp: the reconcilers find the index of the cached nodes, for all namespaces and for some.
+func TestSetUp(t *testing.T) {
+	scheme := runtime.NewScheme()
+	kinds := runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, v1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, namespaces := range [][]string{nil, in("shop till")} {
+		c := Config{
+			API: &rest.Config{Host: "http://127.0.0.1:1"}, Workers: 1, Namespaces: namespaces,
+			HealthAddress: "0", MetricsAddress: "0",
+		}
+		mapper := restmapper.New(scheme, []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Node")})
+		m, err := newManager(c, scheme, mapper)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := addReconcilers(t.Context(), m, c); err != nil {
+			t.Error(err)
+		}
+	}
+}

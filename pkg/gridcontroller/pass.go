@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -159,19 +158,17 @@ func (p *pass) run(ctx context.Context) (*report, error) {
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
 	a := &assigned{
 		pass: p, children: children, strangers: map[string]*child{}, written: p.status,
-		around:    gridchild.Context{Merge: p.schemas.Merge(ctx, p.Child)},
+		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(ctx, p.Child)},
 		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
-		return a.known(ctx, name)
-	})
-	if selectsNodes(p.grid) {
-		a.around.HasNode = func(site string, of labels.Selector) bool {
-			return slices.ContainsFunc(p.sites[site], func(node *corev1.Node) bool {
-				return of.Matches(labels.Set(node.Labels))
-			})
+		live := a.known(ctx, name)
+		if live == nil {
+			return gridchild.Existing{}, false
 		}
-	}
+		claim := gridchild.Claim(p.owner, name, live.controller, live.grid)
+		return gridchild.Existing{Claim: claim, SelectsSite: live.selectsSite}, true
+	})
 	a.current = gridchild.NewTemplates(p.spec, a.around)
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update) })
@@ -201,20 +198,13 @@ func (p *assigned) orphan(site string) *child {
 	return live
 }
 
-// known returns the workload in the cache that has a name, whoever owns it.
-func (p *assigned) known(ctx context.Context, name string) (gridchild.Existing, bool) {
-	live, looked := p.children[name]
-	if !looked {
-		live, looked = p.strangers[name]
+// known returns the workload in the cache that has a name, whoever owns it; nil if there is none.
+func (p *assigned) known(ctx context.Context, name string) *child {
+	if own := p.children[name]; own != nil {
+		return own
 	}
-	if !looked {
-		live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
-		p.strangers[name] = live
+	if _, looked := p.strangers[name]; !looked {
+		p.strangers[name], _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
 	}
-	if live == nil {
-		return gridchild.Existing{}, false
-	}
-	return gridchild.Existing{
-		Claim: gridchild.Claim(p.owner, name, live.controller, live.grid), SelectsSite: live.selectsSite,
-	}, true
+	return p.strangers[name]
 }

@@ -31,24 +31,28 @@ const (
 	nodesEach   = 8
 )
 
-// progressTold returns a site's state in the live status. It has no time of progress if the site's workload was changed
-// later by a controller that stopped before it wrote the status.
-func (p *pass) progressTold(site string, live *child) v1.SiteState {
+// progressTold returns when a site made its last progress by the live status. It returns nil if the site has made some
+// since, or if a controller has changed its workload and stopped before it wrote the status.
+func (p *pass) progressTold(site string, state *v1.SiteState, live *child) *metav1.Time {
 	told := p.status.States[site]
 	changed := p.status.ObservedGeneration != p.grid.GetGeneration()
 	if p.spec.Rollout != nil && live != nil {
 		changed = live.revision != cmp.Or(told.Revision, p.status.UpdateRevision)
 	}
-	if changed {
-		told.ProgressTime = nil
+	if changed || told.Replicas != state.Replicas || podCounts(told) != podCounts(*state) {
+		return nil
 	}
-	return told
+	return told.ProgressTime
+}
+
+func podCounts(state v1.SiteState) [3]int64 {
+	return [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
 }
 
 // followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
 func (p *planned) followProgress(site string, state *v1.SiteState, live *child) {
-	m, told := p.memory.of(site), p.progressTold(site, live)
+	m := p.memory.of(site)
 	silent, lost, _ := p.sites.silent(site)
 	returned := silent < m.silent
 	m.silent = silent
@@ -78,14 +82,12 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 			m.mark = ""
 		}
 	}
-	counts := [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
+	counts := podCounts(*state)
 	// An autoscaler that changes the replicas again and again makes no progress.
 	if mark := "towards " + m.same.desired; m.mark != mark {
 		m.progressAt, m.rested, m.best, m.reached = now.Truncate(time.Second), 0, counts, false
-		same := told.Replicas == state.Replicas &&
-			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}
-		if m.mark == "" && told.ProgressTime != nil && same {
-			m.progressAt, m.rested = told.ProgressTime.Time, p.rollout.Gap
+		if told := p.progressTold(site, state, live); m.mark == "" && told != nil {
+			m.progressAt, m.rested = told.Time, p.rollout.Gap
 		}
 		m.mark = mark
 	}

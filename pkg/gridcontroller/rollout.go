@@ -65,15 +65,6 @@ type answer struct {
 	since time.Time
 }
 
-// selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those
-// of older revisions.
-func selectsNodes(grid v1.Object) bool {
-	spec, _ := v1.Workload(grid)
-	return spec != nil && (spec.Rollout != nil || slices.ContainsFunc(spec.Overrides, func(o v1.Override) bool {
-		return o.Sites.NodeSelector != nil
-	}))
-}
-
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
 func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 	if revision == p.update {

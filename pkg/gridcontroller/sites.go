@@ -73,6 +73,11 @@ func (u sites) silent(site string) (nodes int64, all bool, since time.Time) {
 	return nodes, nodes > 0 && int(nodes) == len(u[site]), since
 }
 
+// haveNode reports whether a site has a node whose labels match.
+func (u sites) haveNode(site string, of labels.Selector) bool {
+	return slices.ContainsFunc(u[site], func(node *corev1.Node) bool { return of.Matches(labels.Set(node.Labels)) })
+}
+
 // notReady reports whether the kubelet of a node of a site says that the node is not ready.
 func (u sites) notReady(site string) bool {
 	return slices.ContainsFunc(u[site], func(node *corev1.Node) bool {

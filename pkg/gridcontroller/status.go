@@ -35,6 +35,8 @@ const (
 	// largestStates is the largest size of the states in a status, in bytes. Every change of a state is sent to all
 	// watchers of grids, and etcd refuses objects of more than 1.5 MB.
 	largestStates = 512 << 10
+	// statusPause is the least time between two writes of one grid's status.
+	statusPause = 500 * time.Millisecond
 )
 
 func siteState(template string, r result) v1.SiteState {

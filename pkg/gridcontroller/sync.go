@@ -22,8 +22,6 @@ const (
 	perPass = 256
 	// passBudget is how long a pass over a grid may start requests, because other grids wait for the worker.
 	passBudget = 2 * time.Second
-	// statusPause is the least time between two writes of one grid's status.
-	statusPause = 500 * time.Millisecond
 )
 
 // templateMemory has the results of the attempts to apply one template.

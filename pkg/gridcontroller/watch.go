@@ -2,6 +2,7 @@ package gridcontroller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,4 +95,13 @@ func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
 		}
 		return names
 	})
+}
+
+// selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those
+// of older revisions.
+func selectsNodes(grid v1.Object) bool {
+	spec, _ := v1.Workload(grid)
+	return spec != nil && (spec.Rollout != nil || slices.ContainsFunc(spec.Overrides, func(o v1.Override) bool {
+		return o.Sites.NodeSelector != nil
+	}))
 }

@@ -39,25 +39,10 @@ func ExistingOf(o *Owner, live *unstructured.Unstructured) Existing {
 	return Existing{Claim: claim, SelectsSite: SelectsSite(live)}
 }
 
-// Known returns the object of a name; ok is false if there is none.
-type Known func(name string) (object Existing, ok bool)
-
-// isOurs reports whether the grid has a child of a name, or may adopt it.
-func (k Known) isOurs(name string) bool {
-	object, ok := k(name)
-	return ok && object.Claim == nil
-}
-
-// isTaken reports whether a name belongs to another grid.
-func (k Known) isTaken(name string) bool {
-	object, _ := k(name)
-	return errors.Is(object.Claim, ErrTaken)
-}
-
-// Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or taken. It
-// depends on the names that exist and not on the children's labels, because everyone who may change a child can change
-// its labels.
-func Assign(o *Owner, sites []string, known Known) *Names {
+// Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or belongs to
+// another grid. It depends on the names that exist and not on the children's labels, because everyone who may change a
+// child can change its labels. known returns the object of a name; ok is false if there is none.
+func Assign(o *Owner, sites []string, known func(name string) (object Existing, ok bool)) *Names {
 	n := &Names{
 		BySite:      make(map[string]string, len(sites)),
 		Sites:       make(map[string]string, len(sites)),
@@ -65,16 +50,21 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 		SelectsSite: make(map[string]bool, len(sites)),
 		owner:       o,
 	}
+	isOurs := func(name string) bool {
+		object, ok := known(name)
+		return ok && object.Claim == nil // it is a child, or may be adopted
+	}
 	var others []string
 	for _, site := range sites {
 		natural := o.Name + "-" + site
+		object, _ := known(natural)
 		switch {
 		case site == "":
 			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
 				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
 				o.Child.Kind, o.Key)
-		case o.CheckName(natural) != "", !known.isOurs(natural) &&
-			(known.isTaken(natural) || known.isOurs(o.AlternativeChildName(o.Name, site))):
+		case o.CheckName(natural) != "", errors.Is(object.Claim, ErrTaken),
+			!isOurs(natural) && isOurs(o.AlternativeChildName(o.Name, site)):
 			others = append(others, site)
 		default:
 			n.BySite[site], n.Sites[natural] = natural, site

@@ -363,9 +363,7 @@ func (c *cluster) childrenOf(ctx context.Context, o *gridchild.Owner) (map[strin
 		if err != nil {
 			return nil, err
 		}
-		if live.ownedBy(o) {
-			children[live.name] = live
-		}
+		children[live.name] = live
 	}
 	return children, nil
 }

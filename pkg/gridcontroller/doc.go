@@ -8,9 +8,9 @@
 // and fields of others are kept.
 //
 // The kinds of workloads differ only in a descriptor (kinds.go). One reconciler handles all of them (workload.go), in
-// passes over all sites of a grid, whose stages are types (pass.go); another handles the Services (service.go). Both use
-// the same code for a single child (children.go): adoption, conflicts, the apply, and retries with a backoff for each
-// child, so that the failure of one site does not stop the others.
+// passes over all sites of a grid, whose stages are types (pass.go). Another handles the Services (service.go). Both
+// use the same code for a single child (children.go): adoption, conflicts, the apply, and retries with a backoff for
+// each child, so that the failure of one site does not stop the others.
 //
 // The caches have only the names, labels and readiness of nodes, which determine the sites (sites.go), and only those
 // parts of children that the comparison and the status need (child.go).

@@ -85,6 +85,15 @@ func (p *synced) report(ctx context.Context) *report {
 		p.noteBroken(site, r.states[site], &memory.broken)
 	}
 	maps.Copy(r.states, p.leaving)
+	told := 0
+	for _, site := range slices.Sorted(maps.Keys(r.states)) {
+		if state := r.states[site]; state.Message != "" {
+			if told++; told > toldFailures {
+				state.Message = ""
+				r.states[site] = state
+			}
+		}
+	}
 	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool {
 		_, exists := r.states[site]
 		return !exists
@@ -129,16 +138,9 @@ type summary struct {
 }
 
 func (p *report) summarize(status *v1.WorkloadGridStatus) {
-	byPhase, told := map[v1.SitePhase][]string{}, 0
+	byPhase := map[v1.SitePhase][]string{}
 	for _, site := range slices.Sorted(maps.Keys(p.states)) {
-		state := p.states[site]
-		byPhase[state.Phase] = append(byPhase[state.Phase], site)
-		if state.Message != "" {
-			if told++; told > toldFailures {
-				state.Message = ""
-				p.states[site] = state
-			}
-		}
+		byPhase[p.states[site].Phase] = append(byPhase[p.states[site].Phase], site)
 	}
 	unreachable := len(byPhase[v1.SiteUnreachable])
 	failed := len(byPhase[v1.SiteFailed]) + len(byPhase[v1.SiteStalled])

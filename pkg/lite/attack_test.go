@@ -272,7 +272,9 @@ func TestNotOnDisk(t *testing.T) {
 	sink{s, podsOf("node0")}.At("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
 	for _, saved := range []bool{false, true} {
 		s.takePending(true)
-		s.taken(saved)
+		if saved {
+			s.committed()
+		}
 		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
 			t.Errorf("on the disk: %v, and %d changes are not, said: %v", saved, count, said)
@@ -302,15 +304,14 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 	if changes := s.takePending(false); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
 		t.Errorf("%d changes without time", len(changes))
 	}
-	s.taken(true)
+	s.committed()
 	changes := s.takePending(true)
 	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
 		t.Errorf("%d changes at once, of sets of 4", len(changes))
 	}
-	s.taken(false)
 	for range 10 {
 		s.takePending(true)
-		s.taken(true)
+		s.committed()
 	}
 	if count, _ := s.unsavedChanges(); count > 0 {
 		t.Errorf("%d changes are never written", count)

@@ -103,11 +103,10 @@ func TestStrangersServices(t *testing.T) {
 	if got := names(s.takePending(false)); !slices.Equal(got, own) {
 		t.Errorf("without spare bytes %q are written, want %q", got, own)
 	}
-	s.taken(false)
 	if got := names(s.takePending(true)); len(got) != len(own)+3 {
 		t.Errorf("with spare bytes %q are written", got)
 	}
-	s.taken(true)
+	s.committed()
 	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
 	if changes := s.takePending(true); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))

@@ -93,8 +93,9 @@ func (s *Server) commitGone(logger klog.Logger) {
 // noteCommit records the outcome of a commit. The caller holds the lock.
 func (s *Server) noteCommit(logger klog.Logger, err error) {
 	before := s.unkept
-	s.unkept = err
-	s.store.taken(err == nil)
+	if s.unkept = err; err == nil {
+		s.store.committed()
+	}
 	if err != nil && before == nil {
 		logger.Error(err, "What kube-apiserver says is not on the disk, trying again")
 	} else if err == nil && before != nil {

@@ -73,11 +73,7 @@ func (s *Server) explain() Explanation {
 func (s *Store) isUnsaved(keys ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(keys, func(key string) bool {
-		_, pending := s.pending[key]
-		_, writing := s.writing[key]
-		return pending || writing
-	})
+	return slices.ContainsFunc(keys, func(key string) bool { return s.pending[key] != nil })
 }
 
 // unsaved returns the sets that a node always needs and that have never been on the disk.

@@ -43,7 +43,7 @@ func kept(all objects) *Store {
 		})
 	}
 	s.takePending(true)
-	s.taken(true) // it is on the disk
+	s.committed() // it is on the disk
 	return s
 }
 
@@ -440,12 +440,11 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 		t.Errorf("before a commit: %q", unsaved)
 	}
 	state := s.takePending(true)
-	s.taken(false)
 	if unsaved := s.unsaved(); len(unsaved) == 0 {
 		t.Error("after a commit that failed")
 	}
 	s.takePending(true)
-	s.taken(true)
+	s.committed()
 	reach("2")
 	next := newStore("node0")
 	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {

@@ -76,11 +76,9 @@ func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ofPods := podsOf(s.node).key(keyObject, "")
-	for _, unsaved := range []map[string]change{s.pending, s.writing} {
-		for key := range unsaved {
-			if strings.HasPrefix(key, ofPods) {
-				return
-			}
+	for key := range s.pending {
+		if strings.HasPrefix(key, ofPods) {
+			return
 		}
 	}
 	there := map[types.UID]bool{}

@@ -115,7 +115,7 @@ func (w *world) commit() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.store.taken(true)
+	w.store.committed()
 	w.committed = version
 }
 
@@ -137,7 +137,7 @@ func (w *world) remove() {
 		if err := w.disk.Commit(w.store.takeGone()); err != nil {
 			w.t.Fatal(err)
 		}
-		w.store.taken(true)
+		w.store.committed()
 	}
 	say(&end{at: at, intended: true})
 	if w.asked[uid] = true; !w.ends[uid] {

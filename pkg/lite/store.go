@@ -1,7 +1,6 @@
 package lite
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -38,14 +37,9 @@ type Store struct {
 	gone map[types.UID]end
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]leftOut
-	// pending are the changes that are not on the disk, by their keys. writing are those that are being written. since
-	// is when the oldest of them was made.
-	pending, writing map[string]change
-	// inState are the pending changes that the last result of all includes.
-	inState map[string]change
-	since   time.Time
-	// holdsBack is set if the last call of takePending left changes for a later one.
-	holdsBack bool
+	// pending are the changes that are not on the disk, by their keys. taken are those of them that are being written,
+	// inState those that the last result of all includes.
+	pending, taken, inState map[string]*change
 	// changed is set if something has changed since the last call of hasChanged.
 	changed bool
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
@@ -156,9 +150,8 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]leftOut{}, pending: map[string]change{}, writing: map[string]change{},
-		heardPrecision: keepVersion,
-		needed:         make(chan struct{}, 1), restored: make(chan struct{}, 1),
+		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepVersion,
+		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -287,6 +280,10 @@ func encoded(o *wire.Object) []byte {
 type change struct {
 	value  []byte
 	object *wire.Object
+	// of is the set whose version the value is; nil for other values.
+	of *set
+	// since is when the disk began to be behind for the key.
+	since time.Time
 }
 
 // bytes returns the value on the disk. An object is encoded only now, because it may wait for hours.
@@ -295,10 +292,6 @@ func (c change) bytes() []byte {
 		return encoded(c.object)
 	}
 	return c.value
-}
-
-func (c change) equal(other change) bool {
-	return c.object == other.object && bytes.Equal(c.value, other.value)
 }
 
 func (c change) size() int {
@@ -313,10 +306,10 @@ func (s *Store) change(key string, value []byte) { s.record(key, change{value: v
 
 // record records a change. The caller holds the lock.
 func (s *Store) record(key string, made change) {
-	if len(s.pending)+len(s.writing) == 0 {
-		s.since = time.Now()
+	if made.since = time.Now(); s.pending[key] != nil {
+		made.since = s.pending[key].since
 	}
-	s.pending[key] = made
+	s.pending[key] = &made
 	s.changed = true
 }
 
@@ -330,10 +323,15 @@ func (s *Store) hasChanged() bool {
 }
 
 // unsavedChanges returns how many changes are not on the disk, and since when.
-func (s *Store) unsavedChanges() (int, time.Time) {
+func (s *Store) unsavedChanges() (count int, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending) + len(s.writing), s.since
+	for _, made := range s.pending {
+		if since.IsZero() || made.since.Before(since) {
+			since = made.since
+		}
+	}
+	return len(s.pending), since
 }
 
 // poke reports that the needs of the node's pods may have changed.
@@ -424,7 +422,7 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 // noteVersion queues the version of a set for the disk. The caller holds the lock.
 func (s *Store) noteVersion(in scope, set *set) {
 	set.kept = set.version
-	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
+	s.record(in.key(keySet), change{value: strconv.AppendUint(nil, set.version, 10), of: set})
 }
 
 // versionOf returns the version of a set, or "". A source continues from it, because a list from a replica that lags
@@ -497,8 +495,8 @@ func (s *Store) drop(of scope) {
 	}
 }
 
-// takePending returns the changes to write, until taken is called: those of the node's pods and Node, and of other sets
-// about commitBytes, each set whole and the smallest first, so that one pod's objects do not use up what all may write.
+// takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes, each
+// set whole and the smallest first, so that one pod's objects do not use up what all may write.
 // Those that can wait are included only if spare is set, Services first. It includes mere changes of versions only from
 // time to time, all at once, because each commit wears out the disk.
 func (s *Store) takePending(spare bool) map[string][]byte {
@@ -512,13 +510,14 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 			}
 		}
 	}
+	s.taken = map[string]*change{}
 	urgent, waiting := map[string]changes{}, map[string]changes{}
 	used := s.namespaces()
 	for key, value := range s.pending {
 		switch of, waits := s.setOf(key, used); {
 		case isLasting(key): // takeGone takes those
 		case of == setKey(podsOf(s.node)), of == setKey(named(nodes, "", s.node)):
-			s.writing[key] = value
+			s.taken[key] = value
 		case waits:
 			waiting[of] = waiting[of].with(key, value.size())
 		default:
@@ -528,7 +527,7 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	size := 0
 	take := func(from map[string]changes, of string) {
 		for _, key := range from[of].keys {
-			s.writing[key] = s.pending[key]
+			s.taken[key] = s.pending[key]
 		}
 		size += from[of].size
 		delete(from, of)
@@ -547,10 +546,6 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	if spare && size <= commitBytes {
 		take(waiting, setKey(scope{kind: services}))
 		takeSome(waiting)
-	}
-	s.holdsBack = len(urgent)+len(waiting) > 0
-	for key := range s.writing {
-		delete(s.pending, key)
 	}
 	return s.values()
 }
@@ -595,14 +590,14 @@ func (s *Store) setOf(key string, used map[string]bool) (set string, waits bool)
 // setKey is what setOf returns for a scope.
 func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fields) }
 
-// takeGone returns the gone pods that are not on the disk, until taken is called.
+// takeGone returns the gone pods that are not on the disk.
 func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, value := range s.pending {
+	s.taken = map[string]*change{}
+	for key, made := range s.pending {
 		if isLasting(key) {
-			s.writing[key] = value
-			delete(s.pending, key)
+			s.taken[key] = made
 		}
 	}
 	return s.values()
@@ -610,41 +605,18 @@ func (s *Store) takeGone() map[string][]byte {
 
 // values returns the values of the changes that are being written. The caller holds the lock.
 func (s *Store) values() map[string][]byte {
-	values := make(map[string][]byte, len(s.writing))
-	for key, made := range s.writing {
+	values := make(map[string][]byte, len(s.taken))
+	for key, made := range s.taken {
 		values[key] = made.bytes()
 	}
 	return values
 }
 
-// taken records whether the changes that were taken are on the disk.
-func (s *Store) taken(saved bool) {
+// committed notes that what takePending or takeGone has returned is on the disk.
+func (s *Store) committed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, value := range s.writing {
-		_, again := s.pending[key]
-		if !saved && !again {
-			s.pending[key] = value
-		}
-		if saved {
-			s.noteSaved(key)
-		}
-	}
-	clear(s.writing)
-	if saved && len(s.pending) > 0 && !s.holdsBack {
-		s.since = time.Now()
-	}
-}
-
-// noteSaved notes that a key is on the disk. The caller holds the lock.
-func (s *Store) noteSaved(key string) {
-	parts := strings.Split(key, "\x00")
-	if parts[0] != keySet || len(parts) != 4 {
-		return
-	}
-	if set := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]; set != nil {
-		set.saved = true
-	}
+	s.noteSaved(s.taken)
 }
 
 // stated notes that what all has returned is on the disk: the changes from before need not be written again. Gone pods
@@ -652,13 +624,21 @@ func (s *Store) noteSaved(key string) {
 func (s *Store) stated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, made := range s.inState {
-		if now, pending := s.pending[key]; pending && now.equal(made) && !isLasting(key) {
+	maps.DeleteFunc(s.inState, func(key string, _ *change) bool { return isLasting(key) })
+	s.noteSaved(s.inState)
+}
+
+// noteSaved notes that changes are on the disk. Their keys may have changed again since. The caller holds the lock.
+func (s *Store) noteSaved(saved map[string]*change) {
+	for key, made := range saved {
+		if made.of != nil {
+			made.of.saved = true
+		}
+		if s.pending[key] == made {
 			delete(s.pending, key)
-			s.noteSaved(key)
 		}
 	}
-	s.inState = nil
+	clear(saved)
 }
 
 // all returns the whole state in the form of the disk. Objects are encoded one by one.

@@ -3,6 +3,8 @@ package follow
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -37,19 +40,13 @@ func (Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind 
 // DeepCopyObject returns the object itself, because it is immutable.
 func (o Object) DeepCopyObject() runtime.Object { return o }
 
-// List is a list of objects in wire form, as the client of a Group decodes it.
+// List is a list of objects in wire form.
 type List struct {
 	wire.ListMeta
 
 	Kind  string
 	Items []*wire.Object
 }
-
-// GetObjectKind implements runtime.Object.
-func (*List) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
-
-// DeepCopyObject returns the list itself, because it is immutable once it was decoded.
-func (l *List) DeepCopyObject() runtime.Object { return l }
 
 // isOf reports whether objects of a kind can belong to a resource. Otherwise a proxy that mixes up its answers could
 // cause the removal of all objects. The kind may be "", because some objects have none.
@@ -59,15 +56,6 @@ func isOf(resource, kind string) bool {
 	}
 	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
 	return plural.Resource == resource
-}
-
-func (l *List) add(message []byte) error {
-	o, err := wire.ParseObject(message)
-	if err != nil {
-		return err
-	}
-	l.Items = append(l.Items, o)
-	return nil
 }
 
 // largestVersion returns the largest resourceVersion of the items, or "". It is for lists of some caching proxies,
@@ -100,7 +88,7 @@ var scheme = func() *runtime.Scheme {
 
 var parameterCodec = runtime.NewParameterCodec(scheme)
 
-// codec decodes responses to Object and List, and errors to metav1.Status.
+// codec decodes responses to Object, and errors to metav1.Status.
 type codec struct{ runtime.NegotiatedSerializer }
 
 func newCodec() codec {
@@ -112,18 +100,11 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
-// jsonDecoder decodes JSON as the client of a Group does.
-var jsonDecoder = func() runtime.Decoder {
-	c := newCodec()
-	info, _ := runtime.SerializerInfoForMediaType(c.SupportedMediaTypes(), runtime.ContentTypeJSON) // it has JSON
-	return c.DecoderToVersion(info.Serializer, nil)
-}()
-
 // protobufMagic begins every protobuf body.
 const protobufMagic = "k8s\x00"
 
-// decoder splits protobuf objects without making Go values of them. It converts JSON into the same form: a list item by
-// item, a single object with typed. A Status stays a Go value.
+// decoder splits a protobuf object without making a Go value of it. It converts one in JSON, with typed, into the same
+// form. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
 
 // Decode implements runtime.Decoder.
@@ -137,14 +118,9 @@ func (d decoder) Decode(
 		}
 		if typeMeta.Kind != "Status" {
 			gvk := schema.FromAPIVersionAndKind(typeMeta.APIVersion, typeMeta.Kind)
-			decoded, err := decodeMessage(typeMeta, message)
+			decoded, err := decodeMessage(typeMeta.Kind, message)
 			return decoded, &gvk, err
 		}
-	}
-	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil &&
-		strings.HasSuffix(gvk.Kind, "List") {
-		decoded, err := decodeJSONList(data, gvk)
-		return decoded, gvk, err
 	}
 	decoded, gvk, err := d.typed.Decode(data, defaults, into)
 	if runtime.IsNotRegisteredError(err) && gvk != nil {
@@ -161,88 +137,89 @@ func (d decoder) Decode(
 	if err != nil {
 		return nil, gvk, err
 	}
-	decoded, err = decodeMessage(wire.TypeMeta{Kind: gvk.Kind}, message)
+	decoded, err = decodeMessage(gvk.Kind, message)
 	return decoded, gvk, err
 }
 
-// readList reads a list, and reduces its objects one by one, so that it is never in memory as a whole. JSON is: no
-// API server sends it to a client that takes protobuf.
-func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (*List, error) {
-	list, buffered := &List{}, bufio.NewReader(from)
-	if begin, _ := buffered.Peek(len(protobufMagic)); string(begin) != protobufMagic {
-		body, err := io.ReadAll(buffered)
-		if err != nil {
-			return nil, err
-		}
-		decoded, gvk, err := jsonDecoder.Decode(body, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		var ok bool
-		if list, ok = decoded.(*List); !ok {
-			return nil, fmt.Errorf("the upstream sent a %s in place of a list", gvk.Kind)
-		}
-		for i, o := range list.Items {
-			list.Items[i] = reduce(o)
-		}
-		return list, nil
-	}
-	typeMeta, listMeta, err := wire.ReadList(buffered, func(item []byte) error {
-		o, err := wire.ParseObject(item)
-		if err == nil {
-			list.Items = append(list.Items, reduce(o))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("reading a list: %w", err)
-	}
-	if !strings.HasSuffix(typeMeta.Kind, "List") {
-		return nil, fmt.Errorf("the upstream sent a %s in place of a list", typeMeta.Kind)
-	}
-	list.Kind, list.ListMeta = typeMeta.Kind, listMeta
-	return list, nil
-}
-
-func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
-	if typeMeta.Kind == "" {
+func decodeMessage(kind string, message []byte) (runtime.Object, error) {
+	if kind == "" {
 		return nil, errors.New("the upstream sent an object without a kind")
 	}
-	if !strings.HasSuffix(typeMeta.Kind, "List") {
-		o, err := wire.ParseObject(message)
-		if err != nil {
-			return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
-		}
-		return Object{o, typeMeta.Kind}, nil
-	}
-	list := &List{Kind: typeMeta.Kind}
-	listMeta, err := wire.ParseList(message, list.add)
+	o, err := wire.ParseObject(message)
 	if err != nil {
-		return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
+		return nil, fmt.Errorf("decoding %s: %w", kind, err)
 	}
-	list.ListMeta = listMeta
-	return list, nil
+	return Object{o, kind}, nil
 }
 
-// decodeJSONList converts a JSON list into wire form.
-func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
-	list := &List{Kind: gvk.Kind}
+// GetList sends a request for a list, and reads the answer object by object, so that it is never in memory as a whole.
+// JSON is: no API server sends it to a client that takes protobuf. reduce returns what is kept of an object; nil keeps
+// all of it.
+func GetList(ctx context.Context, request *rest.Request, reduce func(*wire.Object) *wire.Object) (*List, error) {
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return readList(body, reduce)
+}
+
+func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (list *List, err error) {
+	list = &List{}
+	add := func(message []byte) error {
+		o, err := wire.ParseObject(message)
+		if err != nil {
+			return err
+		}
+		if reduce != nil {
+			o = reduce(o)
+		}
+		list.Items = append(list.Items, o)
+		return nil
+	}
+	buffered := bufio.NewReader(from)
+	if begin, _ := buffered.Peek(len(protobufMagic)); string(begin) == protobufMagic {
+		var typeMeta wire.TypeMeta
+		typeMeta, list.ListMeta, err = wire.ReadList(buffered, add)
+		list.Kind = typeMeta.Kind
+	} else {
+		err = list.readJSON(buffered, add)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading a list: %w", err)
+	case !strings.HasSuffix(list.Kind, "List"):
+		return nil, fmt.Errorf("the upstream sent a %s in place of a list", cmp.Or(list.Kind, "body without a kind"))
+	default:
+		return list, nil
+	}
+}
+
+// readJSON reads a list, and calls add with its items in wire form.
+func (l *List) readJSON(from io.Reader, add func(message []byte) error) error {
+	data, err := io.ReadAll(from)
+	if err != nil {
+		return err
+	}
+	gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data)
+	if err != nil {
+		return err
+	}
+	l.Kind = gvk.Kind
 	read := struct {
 		Metadata metav1.ListMeta `json:"metadata"`
 		Items    jsonItems       `json:"items"`
-	}{Items: jsonItems{gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List")), list}}
-	if err := utiljson.Unmarshal(data, &read); err != nil {
-		return nil, fmt.Errorf("decoding %s: %w", gvk.Kind, err)
-	}
-	list.ResourceVersion, list.Continue = read.Metadata.ResourceVersion, read.Metadata.Continue
-	return list, nil
+	}{Items: jsonItems{gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List")), add}}
+	err = utiljson.Unmarshal(data, &read)
+	l.ResourceVersion, l.Continue = read.Metadata.ResourceVersion, read.Metadata.Continue
+	return err
 }
 
 // jsonItems converts the items of a list into wire form, one by one, because all of them as Go values need several
 // times the memory.
 type jsonItems struct {
 	kind schema.GroupVersionKind
-	list *List
+	add  func(message []byte) error
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -262,7 +239,7 @@ func (i jsonItems) UnmarshalJSON(data []byte) error {
 		}
 		message, err := itemInWireForm(item, i.kind)
 		if err == nil {
-			err = i.list.add(message)
+			err = i.add(message)
 		}
 		if err != nil {
 			return err

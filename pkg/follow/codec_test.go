@@ -19,7 +19,6 @@ import (
 // TestListsInJSON: what an upstream may write as a list, and what is none.
 func TestListsInJSON(t *testing.T) {
 	t.Parallel()
-	d := jsonDecoder
 	for name, test := range map[string]struct{ body, names, version, next string }{
 		"Services": {
 			`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},` +
@@ -44,10 +43,9 @@ func TestListsInJSON(t *testing.T) {
 			"a", "", "",
 		},
 	} {
-		decoded, _, err := d.Decode([]byte(test.body), nil, nil)
-		list, ok := decoded.(*List)
-		if err != nil || !ok {
-			t.Errorf("%s: %T, %v", name, decoded, err)
+		list, err := readList(strings.NewReader(test.body), nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		var names []string
@@ -66,8 +64,8 @@ func TestListsInJSON(t *testing.T) {
 		`{"kind":"ServiceList","apiVersion":"v1","metadata":[]}`,
 		"k8s\x00", "k8s\x00\xff",
 	} {
-		if decoded, _, err := d.Decode([]byte(body), nil, nil); err == nil {
-			t.Errorf("%q is taken for %T", body, decoded)
+		if list, err := readList(strings.NewReader(body), nil); err == nil {
+			t.Errorf("%q is taken for %+v", body, list)
 		}
 	}
 }

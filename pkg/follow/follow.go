@@ -44,8 +44,7 @@ type Versioned interface {
 	At(version string, change func())
 }
 
-// Reducer is a Sink that keeps only a part of what the upstream sends. A list is then read object by object, and is
-// never in memory as a whole.
+// Reducer is a Sink that keeps only a part of what the upstream sends.
 type Reducer interface {
 	// Reduce returns what is kept of an object, which it must not change. The methods of Sink get the result.
 	Reduce(object *wire.Object) *wire.Object

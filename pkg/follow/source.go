@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (
@@ -400,8 +401,12 @@ func (s *Source) list(ctx context.Context) error {
 // the last page as the whole list. An upstream may send pages nevertheless.
 func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 	all := &List{}
+	var reduce func(*wire.Object) *wire.Object
+	if reducer, ok := s.options.Sink.(Reducer); ok {
+		reduce = reducer.Reduce
+	}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
-		page, err := s.page(ctx, &options)
+		page, err := GetList(ctx, s.request(&options), reduce)
 		if err != nil {
 			return nil, err
 		}
@@ -425,27 +430,6 @@ func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 		// kube-apiserver refuses a resourceVersion together with continue.
 		options = metav1.ListOptions{Continue: page.Continue}
 	}
-}
-
-// page requests a list, or one page of it.
-func (s *Source) page(ctx context.Context, options *metav1.ListOptions) (*List, error) {
-	if reducer, ok := s.options.Sink.(Reducer); ok {
-		body, err := s.request(options).Stream(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer body.Close()
-		return readList(body, reducer.Reduce)
-	}
-	got, err := s.request(options).Do(ctx).Get()
-	if err != nil {
-		return nil, err
-	}
-	page, ok := got.(*List)
-	if !ok {
-		return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
-	}
-	return page, nil
 }
 
 // distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.

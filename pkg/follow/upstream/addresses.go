@@ -205,15 +205,11 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 		if next != "" {
 			request.Param("continue", next)
 		}
-		got, err := request.Do(ctx).Get()
+		list, err := follow.GetList(ctx, request, nil)
 		if err != nil {
 			return err
 		}
-		list, ok := got.(*follow.List)
-		switch {
-		case !ok:
-			return fmt.Errorf("the upstream sent %T, not a NodeList", got)
-		case list.Kind != "NodeList":
+		if list.Kind != "NodeList" {
 			return fmt.Errorf("the upstream sent %s, not a NodeList", list.Kind)
 		}
 		for _, node := range list.Items {

@@ -147,11 +147,7 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
 	}
 	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if s.isAttached(pod, v) {
-			missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
-		}
-		missing = append(missing, s.refusesClaim(pod, v)...)
+		missing = append(missing, s.refusesVolume(pod, &pod.Spec.Volumes[i])...)
 	}
 	for _, refuses := range refusals {
 		missing = append(missing, refuses(pod, node)...)
@@ -159,63 +155,69 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 	return missing
 }
 
-// isAttached reports whether the control plane has to attach a volume to the node before the pod starts.
-func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
-	claim := claimOf(pod, v)
-	return v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
-		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
-		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
-}
-
-// refusesClaim is about claims and their volumes that a kubelet does not mount (volumemanager/populator of pkg/kubelet,
-// createVolumeSpec). It returns nothing if the claim or the volume is not known; missing reports that.
-func (s *Store) refusesClaim(pod *corev1.Pod, v *corev1.Volume) []string {
-	var claim corev1.PersistentVolumeClaim
-	var volume corev1.PersistentVolume
+// refusesVolume is about a volume that the control plane has to attach (pkg/volume/util/operationexecutor of
+// Kubernetes), or whose claim a kubelet refuses (volumemanager/populator of pkg/kubelet, createVolumeSpec). It returns
+// nothing about a claim or a PersistentVolume that is not known; missing reports these.
+func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume) (missing []string) {
 	name := claimOf(pod, v)
-	if !s.decode(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &claim) {
-		return nil
+	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})
+	from := bound.Spec.PersistentVolumeSource
+	if v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
+		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
+		from.FC != nil || from.ISCSI != nil || from.GCEPersistentDisk != nil || from.AWSElasticBlockStore != nil ||
+		from.AzureDisk != nil || from.Cinder != nil || from.VsphereVolume != nil ||
+		from.CSI != nil && s.attaches(from.CSI.Driver) {
+		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
 	}
-	known := s.decode(volumes, types.NamespacedName{Name: claim.Spec.VolumeName}, &volume)
-	refused := func(why string) []string { return []string{"PersistentVolumeClaim " + name + " " + why} }
+	refuse := func(why string) { missing = append(missing, "PersistentVolumeClaim "+name+" "+why) }
+	mode := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	switch {
+	case claim.Name == "":
 	case claim.DeletionTimestamp != nil:
-		return refused("is being deleted")
+		refuse("is being deleted")
 	case claim.Status.Phase != corev1.ClaimBound:
-		return refused(fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending)))
+		refuse(fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending)))
 	case claim.Spec.VolumeName == "":
-		return refused("is bound, but names no volume")
+		refuse("is bound, but names no volume")
 	case v.Ephemeral != nil && !metav1.IsControlledBy(&claim, pod):
-		return refused("was not created for this pod")
-	case known && ptr.Deref(volume.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
-		return refused("names PersistentVolume " + volume.Name + ", which is bound to another claim")
-	default:
-		return nil
+		refuse("was not created for this pod")
+	case bound.Name == "":
+	case ptr.Deref(bound.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
+		refuse("names PersistentVolume " + bound.Name + ", which is bound to another claim")
+	case !fits(mode, pod, v.Name):
+		refuse(fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
+			"or volumeDevices", bound.Name, mode))
 	}
+	return missing
 }
 
-// claimIsAttached is isAttached for a claim's volume (pkg/volume/util/operationexecutor of Kubernetes). It returns
-// false if the claim or volume is not known; missing reports these.
-func (s *Store) claimIsAttached(name types.NamespacedName) bool {
-	_, volume := s.volumeOf(name)
-	source := &volume.Spec.PersistentVolumeSource
-	if source.CSI != nil {
-		driver := &storagev1.CSIDriver{}
-		known := s.decode(csiDrivers, types.NamespacedName{Name: source.CSI.Driver}, driver)
-		return !known || driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired
-	}
-	return source.FC != nil || source.ISCSI != nil || source.GCEPersistentDisk != nil || source.AzureDisk != nil ||
-		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil
+// attaches reports whether the volumes of a CSI driver have to be attached. If it is not known, they may have to be.
+func (s *Store) attaches(name string) bool {
+	driver := &storagev1.CSIDriver{}
+	known := s.decode(csiDrivers, types.NamespacedName{Name: name}, driver)
+	return !known || ptr.Deref(driver.Spec.AttachRequired, true)
 }
 
-// volumeOf returns the volume of a claim, and its name. Both are empty if not known.
-func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume corev1.PersistentVolume) {
-	var claim corev1.PersistentVolumeClaim
-	if s.decode(claims, claimName, &claim) {
-		name = claim.Spec.VolumeName
-		s.decode(volumes, types.NamespacedName{Name: name}, &volume)
+// fits reports whether the containers of a pod use a volume as its mode allows: they mount a file system, and a block
+// device is a device of theirs.
+func fits(mode corev1.PersistentVolumeMode, pod *corev1.Pod, volume string) bool {
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for _, c := range pod.Spec.EphemeralContainers { // the kubelet counts them
+		containers = append(containers, corev1.Container(c.EphemeralContainerCommon))
 	}
-	return name, volume
+	return !slices.ContainsFunc(containers, func(c corev1.Container) bool {
+		mounts := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+		devices := slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == volume })
+		return mounts && mode != corev1.PersistentVolumeFilesystem || devices && mode != corev1.PersistentVolumeBlock
+	})
+}
+
+// volumeOf returns a claim and the volume that it names, empty ones if they are not known.
+func (s *Store) volumeOf(name types.NamespacedName) (claim corev1.PersistentVolumeClaim, v corev1.PersistentVolume) {
+	if s.decode(claims, name, &claim) {
+		s.decode(volumes, types.NamespacedName{Name: claim.Spec.VolumeName}, &v)
+	}
+	return claim, v
 }
 
 // decode reads an object, and reports whether it is known.

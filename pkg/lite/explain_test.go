@@ -118,6 +118,19 @@ func lacks() map[string]lack {
 		delete(local, named(claims, "shop", "disk"))
 		return volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), local
 	}
+	block := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
+	block[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.VolumeMode =
+		ptr.To(corev1.PersistentVolumeBlock)
+	mounted := func(p *corev1.Pod) {
+		disk(p)
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	}
+	device := func(p *corev1.Pod) {
+		disk(p)
+		debug := corev1.EphemeralContainer{}
+		debug.VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}
+		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{debug}
+	}
 	own, ownClaim := ephemeral("till")
 	_, foreignClaim := ephemeral("other")
 	waits := func(reason string) func(*corev1.Pod) {
@@ -155,6 +168,12 @@ func lacks() map[string]lack {
 			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
 		"volume without a claim": {disk, unbound,
 			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
+		"mounted file system": {mounted, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}), ""},
+		"block device":        {device, block, ""},
+		"mounted block device": {mounted, block, "PersistentVolumeClaim disk names PersistentVolume volume, whose " +
+			"volumeMode Block does not fit"},
+		"file system as a device": {device, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}),
+			"PersistentVolumeClaim disk names PersistentVolume volume, whose volumeMode Filesystem does not fit"},
 		"claim of its own": {own, ownClaim, ""},
 		"claim of another pod of its name": {own, foreignClaim,
 			"PersistentVolumeClaim till-v was not created for this pod"},

@@ -295,11 +295,11 @@ func (r referrer) token(audience string, seconds *int64) {
 // Secrets.
 func (r referrer) claim(name string) {
 	r.named(claims, name)
-	volumeName, volume := r.store.volumeOf(types.NamespacedName{Namespace: r.pod.Namespace, Name: name})
-	if volumeName == "" {
+	claim, volume := r.store.volumeOf(types.NamespacedName{Namespace: r.pod.Namespace, Name: name})
+	if claim.Spec.VolumeName == "" {
 		return
 	}
-	r.scopes[named(volumes, "", volumeName)] = true
+	r.scopes[named(volumes, "", claim.Spec.VolumeName)] = true
 	var refs []*corev1.SecretReference
 	if csi := volume.Spec.CSI; csi != nil {
 		refs = append(refs, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef)

@@ -179,51 +179,53 @@ func (s *Server) forward(
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who := s.identify(r)
-	if who == stranger {
+	switch who := s.identify(r); {
+	case who == stranger:
 		serve.WriteError(w, r, apierrors.NewUnauthorized("this is the API server of node "+s.store.node+"'s kubelet: "+
 			"show the node's certificate, or a token"))
-		return
-	}
-	if who == withToken {
-		byCaller, ok := s.callers.Acquire(quota.Caller(r.Context()))
-		if ok {
-			defer byCaller()
-			var byToken func()
-			if byToken, ok = s.tokens.Acquire(bearerOf(r)); ok {
-				defer byToken()
-			}
-		}
-		if !ok {
-			serve.WriteError(w, r, apierrors.NewTooManyRequests(
-				"too many requests of this caller, or of all callers, are under way", 1))
-			return
-		}
-	}
-	if who == theKubelet && r.URL.Path == ExplainPath {
+	case who == withToken:
+		s.serveCaller(w, r)
+	case r.URL.Path == ExplainPath:
 		s.serveExplanation(w)
+	default:
+		s.serveKubelet(w, r)
+	}
+}
+
+func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
+	s.asked.Store(time.Now().Unix())
+	noted, err := s.noteRemoval(w, r)
+	if err != nil {
+		serve.WriteError(w, r, err)
 		return
 	}
-	if who == theKubelet {
-		s.asked.Store(time.Now().Unix())
-		noted, err := s.noteRemoval(w, r)
-		if err != nil {
-			serve.WriteError(w, r, err)
-			return
-		}
-		r = noted
+	if back := s.link.Away(); back != nil {
+		s.answerAway(w, noted, "", back)
+		return
 	}
-	back := s.link.Away()
-	switch {
-	case back == nil && who == theKubelet:
-		s.asKubelet.ServeHTTP(w, r)
-	case back == nil:
-		s.asCaller.ServeHTTP(w, r)
-	case who == theKubelet:
-		s.answerAway(w, r, "", back)
-	default:
+	s.asKubelet.ServeHTTP(w, noted)
+}
+
+// serveCaller serves a client other than the kubelet, if it has not too many requests already.
+func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
+	tooMany := apierrors.NewTooManyRequests("too many requests of this caller, or of all callers, are under way", 1)
+	byCaller, ok := s.callers.Acquire(quota.Caller(r.Context()))
+	if !ok {
+		serve.WriteError(w, r, tooMany)
+		return
+	}
+	defer byCaller()
+	byToken, ok := s.tokens.Acquire(bearerOf(r))
+	if !ok {
+		serve.WriteError(w, r, tooMany)
+		return
+	}
+	defer byToken()
+	if back := s.link.Away(); back != nil {
 		s.answerAccount(w, r, back)
+		return
 	}
+	s.asCaller.ServeHTTP(w, r)
 }
 
 // Run serves until ctx is done, or fails.

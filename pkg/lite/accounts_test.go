@@ -414,7 +414,7 @@ func TestTokenBeforeTheClock(t *testing.T) {
 	f.start()
 	f.readAll()
 	said := ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Hour))
-	said.IssuedAt = jwt.NewNumericDate(time.Now().Add(keepVersion - time.Minute))
+	said.IssuedAt = jwt.NewNumericDate(time.Now().Add(keepHeard - time.Minute))
 	said.NotBefore = said.IssuedAt
 	token, err := sign(jose.ES256, f.cloud.issuer.key, f.cloud.issuer.id, said)
 	f.must(err)

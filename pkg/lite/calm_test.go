@@ -23,7 +23,7 @@ const (
 	// bookmarks is how often kube-apiserver says the version of what a watch follows.
 	bookmarks = time.Minute
 	// calmBytes is how much an hour may write in which nothing changes, calmCommits how many times: each writes blocks.
-	calmBytes, calmCommits = 1 << 18, 20
+	calmBytes, calmCommits = 1 << 18, 8
 )
 
 // TestCalmHour plays an hour in which nothing changes: bookmarks come, and tokens are renewed.

@@ -104,7 +104,7 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 	now := s.now()
 	// kube-apiserver has signed it, so it has been valid. A clock that is behind must not make it invalid.
 	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
-		keepVersion); err != nil {
+		keepHeard); err != nil {
 		return "", err
 	}
 	switch {

@@ -115,7 +115,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		images: imageRecords{dir: recordsDir}, store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
-		s.store.heardPrecision = min(keepVersion, config.MaxOfflineAge/10)
+		s.store.heardPrecision = min(keepHeard, config.MaxOfflineAge/10)
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if err := s.connect(); err != nil {

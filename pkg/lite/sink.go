@@ -67,5 +67,5 @@ func (k sink) At(version string, change func()) {
 	if change != nil {
 		change()
 	}
-	k.store.reach(k.scope, number, change != nil)
+	k.store.reach(k.scope, number)
 }

@@ -48,8 +48,6 @@ type Store struct {
 	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older than heard heardKept may be.
 	heardPrecision time.Duration
-	// versionsKept is when the versions of all sets were last written to the disk.
-	versionsKept time.Time
 	// full has the accounts that read more scopes than are kept of one account, and when they last did.
 	full map[string]time.Time
 	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
@@ -70,9 +68,9 @@ type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
 	version uint64
-	// kept is the version that was last queued for the disk. saved is set once the set is on the disk.
-	kept  uint64
-	saved bool
+	// moved is set if an object has changed, or the set was never complete, since the version was last queued for the
+	// disk. saved is set once the set is on the disk.
+	moved, saved bool
 	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
 	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
@@ -143,14 +141,14 @@ func (t token) mayBeOlder(age time.Duration) bool {
 	return max(time.Since(t.fetched), time.Now().Round(0).Sub(t.fetched)) >= age // Round takes the monotonic clock off
 }
 
-// keepVersion is how old the version of a set on the disk may be while its objects do not change.
-const keepVersion = 10 * time.Minute
+// keepHeard is how much older than the last contact with kube-apiserver the one on the disk may be.
+const keepHeard = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepVersion,
+		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -201,7 +199,7 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 	}
 	for _, in := range broken {
 		if set := s.sets[in]; set != nil {
-			set.version, set.kept, set.saved = 0, 0, false
+			set.version, set.moved, set.saved = 0, true, false
 		}
 	}
 	s.heardHere = time.Now()
@@ -244,7 +242,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 func (s *Store) loadObject(in *set, letter string, value []byte) error {
 	if letter == keySet {
 		version, err := strconv.ParseUint(string(value), 10, 64)
-		in.version, in.kept, in.saved = version, version, err == nil
+		in.version, in.moved, in.saved = version, false, err == nil
 		return err
 	}
 	object, err := wire.ParseObject(value)
@@ -262,7 +260,7 @@ func nameOf(o *wire.Object) types.NamespacedName {
 // set returns the set of a scope, a new one if it does not exist. The caller holds the lock.
 func (s *Store) set(of scope) *set {
 	if s.sets[of] == nil {
-		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}}
+		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}, moved: true}
 	}
 	return s.sets[of]
 }
@@ -353,7 +351,7 @@ func (s *Store) put(in scope, o *wire.Object) {
 	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
 		return
 	}
-	set.objects[name], set.kept = o, 0
+	set.objects[name], set.moved = o, true
 	s.record(objectKey(in, name), change{object: o})
 	s.touched(in)
 	if byPods[in.kind] && set.size() > namedBytes {
@@ -389,7 +387,7 @@ func (s *Store) removeObject(in scope, name types.NamespacedName) {
 		return
 	}
 	delete(s.set(in).objects, name)
-	s.set(in).kept = 0
+	s.set(in).moved = true
 	s.change(objectKey(in, name), nil)
 	s.touched(in)
 }
@@ -400,8 +398,9 @@ func (s *Store) touched(in scope) {
 	}
 }
 
-// reach records the version of a set. The caller holds the lock.
-func (s *Store) reach(in scope, version uint64, changed bool) {
+// reach records the version of a set. On the disk the version stays older while no object changes, because each commit
+// wears out flash, and the set was the same at the older version. The caller holds the lock.
+func (s *Store) reach(in scope, version uint64) {
 	set := s.set(in)
 	if !set.current {
 		s.touched(in) // the objects that they name are followed from now on
@@ -413,16 +412,10 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 		s.hear(time.Now())
 	}
 	set.version, set.current = version, true
-	// Most changes of Services change nothing that is kept.
-	if set.kept == 0 || (changed && in.kind != services) {
-		s.noteVersion(in, set)
+	if set.moved {
+		set.moved = false
+		s.record(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), of: set})
 	}
-}
-
-// noteVersion queues the version of a set for the disk. The caller holds the lock.
-func (s *Store) noteVersion(in scope, set *set) {
-	set.kept = set.version
-	s.record(in.key(keySet), change{value: strconv.AppendUint(nil, set.version, 10), of: set})
 }
 
 // versionOf returns the version of a set, or "". A source continues from it, because a list from a replica that lags
@@ -497,19 +490,10 @@ func (s *Store) drop(of scope) {
 
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes, each
 // set whole and the smallest first, so that one pod's objects do not use up what all may write.
-// Those that can wait are included only if spare is set, Services first. It includes mere changes of versions only from
-// time to time, all at once, because each commit wears out the disk.
+// Those that can wait are included only if spare is set, Services first.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); now.Sub(s.versionsKept) > keepVersion {
-		s.versionsKept = now
-		for in, set := range s.sets {
-			if set.kept != set.version {
-				s.noteVersion(in, set)
-			}
-		}
-	}
 	s.taken = map[string]*change{}
 	urgent, waiting := map[string]changes{}, map[string]changes{}
 	used := s.namespaces()

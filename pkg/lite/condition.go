@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -45,14 +46,6 @@ func (s *Server) condition() corev1.NodeCondition {
 	return c
 }
 
-// told returns the condition in the cloud; an empty one if it has none.
-func (s *Server) told() corev1.NodeCondition {
-	if c := v1.StartsAlone(s.store.nodeObject()); c != nil {
-		return *c
-	}
-	return corev1.NodeCondition{}
-}
-
 // tell keeps the Node's condition up to date until ctx is done, and then removes it, because it would become wrong.
 func (s *Server) tell(ctx context.Context) {
 	ticker := time.NewTicker(tellInterval)
@@ -66,7 +59,7 @@ func (s *Server) tell(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		now, told := s.condition(), s.told()
+		now, told := s.condition(), ptr.Deref(v1.StartsAlone(s.store.nodeObject()), corev1.NodeCondition{})
 		if s.link.Away() != nil || (now.Status == told.Status && now.Reason == told.Reason &&
 			now.Message == told.Message && time.Since(told.LastHeartbeatTime.Time) < heartbeat) {
 			continue

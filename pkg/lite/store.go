@@ -760,13 +760,6 @@ func (s *Store) podUID(name types.NamespacedName) types.UID {
 	return ""
 }
 
-// needs returns what is kept of the needs of the node's pods. The error is about a pod that cannot be decoded; the
-// others are in the result.
-func (s *Store) needs() (needs, error) {
-	pods, failed := s.pods()
-	return s.keptNeedsOf(pods...), failed
-}
-
 func tokenKey(request tokenRequest) string {
 	name, _ := json.Marshal(request) //nolint:errchkjson // strings and a number
 	return keyOf(keyToken, string(name))

@@ -142,7 +142,7 @@ func lacks() map[string]lack {
 		"nothing": {func(*corev1.Pod) {}, nil, ""},
 		"image always pulled": {func(p *corev1.Pod) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways }, nil,
 			"Always"},
-		"never ran": {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, nil, "has never run"},
+		"never ran": {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, nil, "no container has run with it"},
 		"clock behind": {func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{
 				StartedAt: metav1.NewTime(time.Now().Add(time.Hour))}
@@ -177,8 +177,8 @@ func lacks() map[string]lack {
 		"claim of its own": {own, ownClaim, ""},
 		"claim of another pod of its name": {own, foreignClaim,
 			"PersistentVolumeClaim till-v was not created for this pod"},
-		"new image":    {waits("ImagePullBackOff"), nil, "container c has never run with its image"},
-		"absent image": {waits("ErrImageNeverPull"), nil, "container c has never run with its image"},
+		"new image":    {waits("ImagePullBackOff"), nil, "the image of container c may not be on the node"},
+		"absent image": {waits("ErrImageNeverPull"), nil, "the image of container c may not be on the node"},
 		"crashes":      {waits("CrashLoopBackOff"), nil, ""},
 		"local volume": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}), ""},
 		"volume with a Secret": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi",

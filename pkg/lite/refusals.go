@@ -70,9 +70,15 @@ func tooLong(pod *corev1.Pod, _ *corev1.Node) []string {
 var withoutImage = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
 	"RegistryUnavailable", "SignatureValidationFailed"}
 
-// images returns why the images of a pod may not be on the node.
-func images(pod *corev1.Pod, _ *corev1.Node) []string {
-	var missing []string
+// imageUse is an image that a container or a volume of a pod needs.
+type imageUse struct {
+	user, image string
+	policy      corev1.PullPolicy
+	// pulled is set if a container has run with it.
+	pulled bool
+}
+
+func imagesOf(pod *corev1.Pod) (uses []imageUse) {
 	pulled := map[string]bool{}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		waits := ptr.Deref(status.State.Waiting, corev1.ContainerStateWaiting{})
@@ -80,29 +86,29 @@ func images(pod *corev1.Pod, _ *corev1.Node) []string {
 	}
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for i := range containers {
-		switch c := &containers[i]; {
-		case c.ImagePullPolicy == corev1.PullAlways:
-			missing = append(missing, fmt.Sprintf("the image of container %s is asked for at every start "+
-				"(imagePullPolicy Always)", c.Name))
-		case !pulled[c.Name]:
-			missing = append(missing, fmt.Sprintf("container %s has never run with its image, which may not be on the "+
-				"node", c.Name))
-		}
+		c := &containers[i]
+		uses = append(uses, imageUse{"container " + c.Name, c.Image, c.ImagePullPolicy, pulled[c.Name]})
 	}
 	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.ImageID != ""
 	})
-	for i := range pod.Spec.Volumes {
-		image := pod.Spec.Volumes[i].Image
+	for _, v := range pod.Spec.Volumes {
+		if v.Image != nil {
+			uses = append(uses, imageUse{"volume " + v.Name, v.Image.Reference, v.Image.PullPolicy, ran})
+		}
+	}
+	return uses
+}
+
+// images returns why the images of a pod may not be on the node.
+func images(pod *corev1.Pod, _ *corev1.Node) []string {
+	var missing []string
+	for _, use := range imagesOf(pod) {
 		switch {
-		case image == nil:
-		case image.PullPolicy == corev1.PullAlways:
-			missing = append(missing, fmt.Sprintf("the image of volume %s is asked for at every start "+
-				"(pullPolicy Always)", pod.Spec.Volumes[i].Name))
-		case !ran:
-			missing = append(missing, fmt.Sprintf("no container has run, so the image of volume %s may not be on the "+
-				"node",
-				pod.Spec.Volumes[i].Name))
+		case use.policy == corev1.PullAlways:
+			missing = append(missing, "the image of "+use.user+" is asked for at every start (pull policy Always)")
+		case !use.pulled:
+			missing = append(missing, "the image of "+use.user+" may not be on the node: no container has run with it")
 		}
 	}
 	return missing
@@ -235,23 +241,14 @@ func (r *imageRecords) ofTokens() imagesOfTokens {
 
 func (v imagesOfTokens) refuse(pod *corev1.Pod) []string {
 	var missing []string
-	verify := func(user, image string) {
-		name, _, _ := strings.Cut(image, "@")
+	for _, use := range imagesOf(pod) {
+		name, _, _ := strings.Cut(use.image, "@")
 		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
 			name = name[:at]
 		}
 		if v[name] {
-			missing = append(missing, "the image of "+user+" was pulled with a token of the pod's ServiceAccount: at "+
-				"each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the image")
-		}
-	}
-	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-	for i := range containers {
-		verify("container "+containers[i].Name, containers[i].Image)
-	}
-	for i := range pod.Spec.Volumes {
-		if image := pod.Spec.Volumes[i].Image; image != nil {
-			verify("volume "+pod.Spec.Volumes[i].Name, image.Reference)
+			missing = append(missing, "the image of "+use.user+" was pulled with a token of the pod's ServiceAccount: "+
+				"at each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the image")
 		}
 	}
 	return missing

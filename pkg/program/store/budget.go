@@ -59,18 +59,14 @@ func (b *budget) entry() []byte {
 
 // load restores the budget of an earlier process. The newest transaction is loaded last.
 func (b *budget) load(value []byte) {
-	const former = 16 // without what is owed
-	if len(value) < former || b.hourly == 0 {
+	if len(value) != 3*8 || b.hourly == 0 {
 		return
 	}
 	now := b.at
 	number := func(at int) int64 {
 		return int64(binary.BigEndian.Uint64(value[at:])) //nolint:gosec // it was written from a signed number
 	}
-	b.left, b.at = number(0), time.Unix(number(8), 0)
-	if len(value) > former {
-		b.owed = max(number(former), 0)
-	}
+	b.left, b.at, b.owed = number(0), time.Unix(number(8), 0), max(number(16), 0)
 	b.fill(now)
 }
 

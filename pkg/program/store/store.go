@@ -16,9 +16,8 @@ import (
 const (
 	// prefix begins the names of the files; the generation follows, as 16 hexadecimal digits.
 	prefix = "store-"
-	// asideName is the file that is being written, damagedName the last file that could not be read.
-	asideName   = prefix + "new"
-	damagedName = prefix + "damaged"
+	// asideName is the file that is being written.
+	asideName = prefix + "new"
 
 	// slack is how many bytes more than three times its first state a file may have; less while it is the only one.
 	slack, slackAlone = 1 << 20, 64 << 10
@@ -65,8 +64,8 @@ type Store struct {
 	// newest and older are the files to which changes are appended. newest is nil if no file exists, or after it has
 	// failed.
 	newest, older *generation
-	// foreign and damaged are the generations of files that cannot be read.
-	foreign, damaged map[uint64]bool
+	// foreign are the generations of files in another version of the format.
+	foreign map[uint64]bool
 	// untidy is set while a file without all lasting keys may exist, or may reappear after a loss of power.
 	untidy bool
 	// failure is why the last attempt to write the whole state failed, and retry is when to try again.
@@ -97,8 +96,7 @@ func open(o Options, disk disk) (s *Store, state map[string][]byte, problems []e
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{}, damaged: map[uint64]bool{},
-		budget: newBudget(o.HourlyBytes, o.Now())}
+	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{}, budget: newBudget(o.HourlyBytes, o.Now())}
 	var err error
 	if s.chain.seal, err = newSeal(o.Key); err == nil {
 		s.lock, err = disk.Lock()
@@ -120,8 +118,7 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal},
-		foreign: map[uint64]bool{}, damaged: map[uint64]bool{}}
+	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal}, foreign: map[uint64]bool{}}
 	return s.load()
 }
 
@@ -151,34 +148,32 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 	if err != nil {
 		problems = append(problems, err)
 	}
-	used := 0
+	damaged := false
 	for _, number := range generations {
-		of := func(string) bool { return true }
-		if used > 0 {
-			of = s.isLasting
+		first, of := state == nil, s.isLasting
+		if first {
+			of = func(string) bool { return true }
 		}
 		g, found, err := s.read(number, of)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s/%s: %w", s.options.Dir, name(number), err))
 		}
 		switch {
-		case g == nil && used == 0 && errors.Is(err, ErrKey):
+		case g == nil && first && errors.Is(err, ErrKey):
 			s.blocked = err
 			return map[string][]byte{}, problems
 		case g == nil && errors.Is(err, errVersion):
 			s.foreign[number] = true
-			if used == 0 {
+			if first {
 				return map[string][]byte{}, problems // the other files are older than this one
 			}
 		case g == nil:
-			s.damaged[number] = true
-		case used == 0:
+			damaged = true
+		case first:
 			s.budget.load(found[budgetKey])
 			delete(found, budgetKey)
 			s.newest, state = g, found
-			used++
-			if len(s.damaged) > 0 {
-				// A new generation must have a higher number than the damaged one.
+			if damaged { // a new generation must have a higher number than the damaged one
 				s.newest, s.older = nil, g
 			}
 		default:
@@ -348,19 +343,6 @@ func (s *Store) isLarge(by int64) bool {
 	return g.offset > 3*g.first.offset+more+by || g.inflated > 3*g.first.inflated+inflation*more+by
 }
 
-// writerAt writes at a position that moves.
-type writerAt struct {
-	file
-	at, written int64
-}
-
-// Write implements io.Writer.
-func (w *writerAt) Write(data []byte) (int, error) {
-	n, err := w.WriteAt(data, w.at)
-	w.at, w.written = w.at+int64(n), w.written+int64(n)
-	return n, err
-}
-
 // append appends one transaction to a file. After an error the file does not have the transaction, or is abandoned.
 func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) error {
 	// It is closed again, because an open file would prevent unmounting the file system, or making it read-only.
@@ -383,9 +365,8 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 		}
 	}
 	next := g.chain
-	at := &writerAt{file: to, at: next.offset}
-	err = next.write(at, sorted(changes), s.entryAfter((*budget).spend))
-	s.charge(at.written, (*budget).spend)
+	err = next.write(io.NewOffsetWriter(to, g.offset), sorted(changes), s.entryAfter((*budget).spend))
+	s.charge(next.offset-g.offset, (*budget).spend)
 	if err != nil {
 		g.torn = true
 		return err
@@ -468,11 +449,11 @@ func (s *Store) writeFirst(g *generation, by charge) error {
 		return err
 	}
 	defer aside.Close() // what counts is synced
-	to := &writerAt{file: aside}
+	to := io.NewOffsetWriter(aside, 0)
 	if _, err = to.Write(g.begin()); err == nil {
 		err = g.write(to, s.options.State(), s.entryAfter(by))
 	}
-	if s.charge(to.written, by); err == nil {
+	if s.charge(g.offset, by); err == nil {
 		err = aside.Sync()
 	}
 	if err == nil {
@@ -485,18 +466,10 @@ func (s *Store) writeFirst(g *generation, by charge) error {
 func (s *Store) tidy() error {
 	there, err := s.generations()
 	for _, number := range there {
-		var failed error
-		switch {
-		case s.foreign[number], s.newest != nil && number == s.newest.generation,
-			s.older != nil && number == s.older.generation:
-		case s.damaged[number]:
-			if failed = s.disk.Rename(name(number), damagedName); failed == nil {
-				delete(s.damaged, number)
-			}
-		default:
-			failed = s.disk.Remove(name(number))
+		used := s.newest != nil && number == s.newest.generation || s.older != nil && number == s.older.generation
+		if !used && !s.foreign[number] {
+			err = errors.Join(err, s.disk.Remove(name(number)))
 		}
-		err = errors.Join(err, failed)
 	}
 	err = errors.Join(err, s.disk.Sync())
 	s.untidy = err != nil

@@ -50,7 +50,7 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified, node, left := s.images.ofTokens(), s.store.nodeObject(), s.store.keptNeedsOf(pods...).left
+	verified, node, left := readImagesOfTokens(recordsDir), s.store.nodeObject(), s.store.keptNeedsOf(pods...).left
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (ended(pod) && shutDown(pod, node) == nil) {

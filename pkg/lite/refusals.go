@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -198,28 +197,11 @@ func devices(pod *corev1.Pod, node *corev1.Node) []string {
 // providers the cloud (pkg/credentialprovider/plugin and pkg/kubelet/images/pullmanager of Kubernetes).
 type imagesOfTokens map[string]bool
 
-// imageRecords are the kubelet's own records of the images that it has pulled (ImagePulledRecord of
-// kubelet.config.k8s.io), in dir. A kubelet before 1.35 has none.
-type imageRecords struct {
-	dir string
-
-	mu sync.Mutex
-	// read is what the records said when the time of the directory was at. The kubelet renames a file for each change,
-	// so that the time changes. They are guarded by mu.
-	read imagesOfTokens
-	at   time.Time
-}
-
-// ofTokens returns the images that were pulled only with tokens. It reads the records if they have changed.
-func (r *imageRecords) ofTokens() imagesOfTokens {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	dir, err := os.Stat(r.dir)
-	if err != nil || dir.ModTime().Equal(r.at) {
-		return r.read
-	}
-	r.read, r.at = imagesOfTokens{}, dir.ModTime()
-	paths, _ := filepath.Glob(filepath.Join(r.dir, "sha256-*")) // a valid pattern
+// readImagesOfTokens reads the kubelet's own records of the images that it has pulled (ImagePulledRecord of
+// kubelet.config.k8s.io). A kubelet before 1.35 has none.
+func readImagesOfTokens(dir string) imagesOfTokens {
+	images := imagesOfTokens{}
+	paths, _ := filepath.Glob(filepath.Join(dir, "sha256-*")) // a valid pattern
 	for _, path := range paths {
 		var record struct {
 			CredentialMapping map[string]struct {
@@ -232,11 +214,11 @@ func (r *imageRecords) ofTokens() imagesOfTokens {
 		}
 		for image, credentials := range record.CredentialMapping {
 			if len(credentials.KubernetesServiceAccounts) > 0 && len(credentials.KubernetesSecrets) == 0 {
-				r.read[image] = true
+				images[image] = true
 			}
 		}
 	}
-	return r.read
+	return images
 }
 
 func (v imagesOfTokens) refuse(pod *corev1.Pod) []string {

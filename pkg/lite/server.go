@@ -64,7 +64,6 @@ const (
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
-	images     imageRecords
 	listener   net.Listener
 	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
 	pair      atomic.Pointer[tls.Certificate]
@@ -112,7 +111,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	}
 	s := &Server{config: config, connection: connection,
 		callers: quota.New(maxRequests), tokens: quota.New(maxRequests),
-		images: imageRecords{dir: recordsDir}, store: newStore(nodeOf(certificate.Subject))}
+		store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.heardPrecision = min(keepHeard, config.MaxOfflineAge/10)

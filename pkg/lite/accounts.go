@@ -350,30 +350,22 @@ func (s *Server) reportAccounts(report *health.Report) {
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	sets := 0
-	var others []string
+	kept, large := 0, 0
 	for in, set := range s.store.sets {
 		switch {
 		case in.kind.account == "":
 		case set.excess > 0:
-			others = append(others, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
-				float64(set.excess)/(1<<20)))
+			large++
 		case set.version > 0:
-			sets++
-		}
-	}
-	for account, at := range s.store.full {
-		if time.Since(at) < refetchInterval {
-			others = append(others, fmt.Sprintf("some of the more than %d of %s", accountScopes, account))
+			kept++
 		}
 	}
 	if len(s.store.keys.Keys) == 0 {
 		report.Note("the cluster's keys are not known yet, so no ServiceAccount is answered without kube-apiserver")
 		return
 	}
-	report.Note("%d lists and objects are kept for %d ServiceAccounts", sets, len(s.store.accounts))
-	if slices.Sort(others); len(others) > 0 {
-		report.Note("%d are too large or too many, and are not kept: %s", len(others),
-			strings.Join(others[:min(len(others), 3)], ", "))
+	report.Note("%d lists and objects are kept for %d ServiceAccounts", kept, len(s.store.accounts))
+	if large > 0 {
+		report.Note("%d are too large, and are not kept; the log names them", large)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -147,7 +149,7 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
 	}
 	for i := range pod.Spec.Volumes {
-		missing = append(missing, s.refusesVolume(pod, &pod.Spec.Volumes[i])...)
+		missing = append(missing, s.refusesVolume(pod, &pod.Spec.Volumes[i], node)...)
 	}
 	for _, refuses := range refusals {
 		missing = append(missing, refuses(pod, node)...)
@@ -156,21 +158,23 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 }
 
 // refusesVolume is about a volume that the control plane has to attach (pkg/volume/util/operationexecutor of
-// Kubernetes), or whose claim a kubelet refuses (volumemanager/populator of pkg/kubelet, createVolumeSpec). It returns
-// nothing about a claim or a PersistentVolume that is not known; missing reports these.
-func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume) (missing []string) {
+// Kubernetes), or whose claim a kubelet refuses (checkNodeAffinity there, and createVolumeSpec of
+// pkg/kubelet/volumemanager/populator). It returns nothing about a claim or a PersistentVolume that is not known; missing
+// reports these.
+func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node) (missing []string) {
 	name := claimOf(pod, v)
 	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})
-	from := bound.Spec.PersistentVolumeSource
+	source := bound.Spec.PersistentVolumeSource
 	if v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
 		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
-		from.FC != nil || from.ISCSI != nil || from.GCEPersistentDisk != nil || from.AWSElasticBlockStore != nil ||
-		from.AzureDisk != nil || from.Cinder != nil || from.VsphereVolume != nil ||
-		from.CSI != nil && s.attaches(from.CSI.Driver) {
+		source.FC != nil || source.ISCSI != nil || source.GCEPersistentDisk != nil || source.AzureDisk != nil ||
+		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil ||
+		source.CSI != nil && s.attaches(source.CSI.Driver) {
 		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
 	}
 	refuse := func(why string) { missing = append(missing, "PersistentVolumeClaim "+name+" "+why) }
 	mode := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	from := ptr.Deref(bound.Spec.NodeAffinity, corev1.VolumeNodeAffinity{}).Required
 	switch {
 	case claim.Name == "":
 	case claim.DeletionTimestamp != nil:
@@ -179,11 +183,13 @@ func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume) (missing []stri
 		refuse(fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending)))
 	case claim.Spec.VolumeName == "":
 		refuse("is bound, but names no volume")
-	case v.Ephemeral != nil && !metav1.IsControlledBy(&claim, pod):
+	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, &claim) != nil:
 		refuse("was not created for this pod")
 	case bound.Name == "":
 	case ptr.Deref(bound.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
 		refuse("names PersistentVolume " + bound.Name + ", which is bound to another claim")
+	case from != nil && node.Name != "" && !reaches(from, node):
+		refuse("names PersistentVolume " + bound.Name + ", whose node affinity does not match the Node's labels")
 	case !fits(mode, pod, v.Name):
 		refuse(fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
 			"or volumeDevices", bound.Name, mode))
@@ -196,6 +202,13 @@ func (s *Store) attaches(name string) bool {
 	driver := &storagev1.CSIDriver{}
 	known := s.decode(csiDrivers, types.NamespacedName{Name: name}, driver)
 	return !known || ptr.Deref(driver.Spec.AttachRequired, true)
+}
+
+// reaches reports whether a volume may be used from a node, by the node's labels.
+func reaches(from *corev1.NodeSelector, node *corev1.Node) bool {
+	labels := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels}}
+	matches, err := helpers.MatchNodeSelectorTerms(labels, from)
+	return matches && err == nil
 }
 
 // fits reports whether the containers of a pod use a volume as its mode allows: they mount a file system, and a block

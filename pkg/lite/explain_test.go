@@ -120,6 +120,16 @@ func lacks() map[string]lack {
 	block := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
 	block[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.VolumeMode =
 		ptr.To(corev1.PersistentVolumeBlock)
+	local := func(zone string) objects {
+		kept := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
+		kept[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+			Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}}}}
+		kept[named(nodes, "", "node0")] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0",
+			ResourceVersion: "2", Labels: map[string]string{"zone": "west"}}}
+		return kept
+	}
 	mounted := func(p *corev1.Pod) {
 		disk(p)
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
@@ -167,6 +177,9 @@ func lacks() map[string]lack {
 			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
 		"volume without a claim": {disk, unbound,
 			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
+		"volume of this zone": {disk, local("west"), ""},
+		"volume of another zone": {disk, local("east"), "PersistentVolumeClaim disk names PersistentVolume volume, " +
+			"whose node affinity does not match"},
 		"mounted file system": {mounted, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}), ""},
 		"block device":        {device, block, ""},
 		"mounted block device": {mounted, block, "PersistentVolumeClaim disk names PersistentVolume volume, whose " +

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/utils/ptr"
 )
 
@@ -151,7 +152,7 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
-		return pod.Name + "-" + v.Name // k8s.io/component-helpers/storage/ephemeral
+		return ephemeral.VolumeClaimName(pod, v)
 	default:
 		return ""
 	}

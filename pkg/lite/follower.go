@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -81,14 +82,33 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	return f, nil
 }
 
-// apiFor makes a client that decodes only errors.
+// apiFor makes a client that decodes only errors, and reads at most answerLimit of an answer.
 func apiFor(config *rest.Config) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return rest.UnversionedRESTClientFor(config)
 }
+
+// answerLimit is how many bytes an answer with a token, keys or the Node may have.
+const answerLimit = 1 << 20
+
+// bounded is a transport whose answers end with an error after answerLimit: client-go reads them whole.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	if err == nil {
+		response.Body = http.MaxBytesReader(nil, response.Body, answerLimit)
+	}
+	return response, err
+}
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
+func (t bounded) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // answerTo sends a request once, and returns the body of the answer, or kube-apiserver's error.
 func answerTo(ctx context.Context, request *rest.Request) ([]byte, error) {

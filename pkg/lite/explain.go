@@ -159,8 +159,7 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 
 // refusesVolume is about a volume that the control plane has to attach (pkg/volume/util/operationexecutor of
 // Kubernetes), or whose claim a kubelet refuses (checkNodeAffinity there, and createVolumeSpec of
-// pkg/kubelet/volumemanager/populator). It returns nothing about a claim or a PersistentVolume that is not known; missing
-// reports these.
+// pkg/kubelet/volumemanager/populator). It leaves a claim or a PersistentVolume that is not known to missing.
 func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node) (missing []string) {
 	name := claimOf(pod, v)
 	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})

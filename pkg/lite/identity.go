@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/ptr"
 
@@ -84,18 +84,15 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, err
 	}
-	for block, rest := pem.Decode(config.CertData); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err == nil && nodeOf(certificate.Subject) == "" {
-			err = fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", certificate.Subject,
-				nodePrefix, nodesGroup)
-		}
-		return certificate, err
+	certificates, err := cert.ParseCertsPEM(config.CertData)
+	if err != nil {
+		return nil, fmt.Errorf("its client certificate cannot be read: %w", err)
 	}
-	return nil, errors.New("it has no client certificate")
+	if subject := certificates[0].Subject; nodeOf(subject) == "" {
+		return nil, fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", subject, nodePrefix,
+			nodesGroup)
+	}
+	return certificates[0], nil
 }
 
 // CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate, or why a server with
@@ -126,9 +123,9 @@ func (s *Server) useCA() error {
 	if err != nil {
 		return err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(clusterCA) {
-		return errors.New("the kubeconfig names no CA of the cluster")
+	pool, err := cert.NewPoolFromBytes(clusterCA)
+	if err != nil {
+		return fmt.Errorf("the kubeconfig names no CA of the cluster: %w", err)
 	}
 	s.clientCAs.Store(pool)
 	return nil

@@ -100,6 +100,14 @@ func TestListsOfReducers(t *testing.T) {
 			}
 		}
 	}
+	reduced := 0
+	halfJSON := `{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata":{"name":"s0"}},1]}`
+	if list, err := readList(strings.NewReader(halfJSON), func(o *wire.Object) *wire.Object {
+		reduced++
+		return o
+	}); err == nil || reduced != 1 {
+		t.Errorf("%+v, %v: %d objects are reduced before the next one is read", list, err, reduced)
+	}
 	for end := range whole {
 		if list, err := readList(bytes.NewReader(whole[:end]), sameName); err == nil {
 			t.Errorf("the first %d of %d bytes are taken for a list of %d", end, len(whole), len(list.Items))

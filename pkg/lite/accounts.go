@@ -350,12 +350,14 @@ func (s *Server) reportAccounts(report *health.Report) {
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	kept, large := 0, 0
+	kept := 0
+	var large []string
 	for in, set := range s.store.sets {
 		switch {
 		case in.kind.account == "":
 		case set.excess > 0:
-			large++
+			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
+				float64(set.excess)/(1<<20)))
 		case set.version > 0:
 			kept++
 		}
@@ -365,7 +367,7 @@ func (s *Server) reportAccounts(report *health.Report) {
 		return
 	}
 	report.Note("%d lists and objects are kept for %d ServiceAccounts", kept, len(s.store.accounts))
-	if large > 0 {
-		report.Note("%d are too large, and are not kept; the log names them", large)
+	if slices.Sort(large); len(large) > 0 {
+		report.Note("%d are too large, and are not kept: %s", len(large), strings.Join(large[:min(len(large), 3)], ", "))
 	}
 }

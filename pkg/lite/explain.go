@@ -95,7 +95,7 @@ func (s *Store) unsaved() []string {
 func (s *Server) missing() []string {
 	var missing []string
 	for _, in := range always(s.store.node) {
-		if _, _, ok := s.store.read(in); !ok {
+		if s.store.versionOf(in) == "" {
 			missing = append(missing, in.kind.Resource+" are not known yet")
 		}
 	}

@@ -368,6 +368,7 @@ func (s *Server) reportAccounts(report *health.Report) {
 	}
 	report.Note("%d lists and objects are kept for %d ServiceAccounts", kept, len(s.store.accounts))
 	if slices.Sort(large); len(large) > 0 {
-		report.Note("%d are too large, and are not kept: %s", len(large), strings.Join(large[:min(len(large), 3)], ", "))
+		report.Note("%d are too large, and are not kept: %s", len(large),
+			strings.Join(large[:min(len(large), 3)], ", "))
 	}
 }

@@ -157,18 +157,23 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 	return missing
 }
 
-// refusesVolume is about a volume that the control plane has to attach (pkg/volume/util/operationexecutor of
-// Kubernetes), or whose claim a kubelet refuses (checkNodeAffinity there, and createVolumeSpec of
-// pkg/kubelet/volumemanager/populator). It leaves a claim or a PersistentVolume that is not known to missing.
+// isAttached reports whether the control plane has to attach a volume, or the PersistentVolume of its claim, to the
+// node before the pod starts (pkg/volume/util/operationexecutor of Kubernetes).
+func (s *Store) isAttached(v *corev1.Volume, bound *corev1.PersistentVolumeSource) bool {
+	return v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
+		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
+		bound.FC != nil || bound.ISCSI != nil || bound.GCEPersistentDisk != nil || bound.AWSElasticBlockStore != nil ||
+		bound.AzureDisk != nil || bound.Cinder != nil || bound.VsphereVolume != nil ||
+		bound.CSI != nil && s.attaches(bound.CSI.Driver)
+}
+
+// refusesVolume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
+// pkg/kubelet/volumemanager/populator, and checkNodeAffinity of pkg/volume/util/operationexecutor). It leaves a claim
+// or a PersistentVolume that is not known to missing.
 func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node) (missing []string) {
 	name := claimOf(pod, v)
 	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})
-	source := bound.Spec.PersistentVolumeSource
-	if v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
-		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
-		source.FC != nil || source.ISCSI != nil || source.GCEPersistentDisk != nil || source.AzureDisk != nil ||
-		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil ||
-		source.CSI != nil && s.attaches(source.CSI.Driver) {
+	if s.isAttached(v, &bound.Spec.PersistentVolumeSource) {
 		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
 	}
 	refuse := func(why string) { missing = append(missing, "PersistentVolumeClaim "+name+" "+why) }

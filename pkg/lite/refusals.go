@@ -230,7 +230,8 @@ func (v imagesOfTokens) refuse(pod *corev1.Pod) []string {
 		}
 		if v[name] {
 			missing = append(missing, "the image of "+use.user+" was pulled with a token of the pod's ServiceAccount: "+
-				"at each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the image")
+				"at each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the "+
+				"image")
 		}
 	}
 	return missing

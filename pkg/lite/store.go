@@ -488,9 +488,9 @@ func (s *Store) drop(of scope) {
 	}
 }
 
-// takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes, each
-// set whole and the smallest first, so that one pod's objects do not use up what all may write.
-// Those that can wait are included only if spare is set, Services first.
+// takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
+// each set whole and the smallest first, so that one pod's objects do not use up what all may write. Those that can
+// wait are included only if spare is set, Services first.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

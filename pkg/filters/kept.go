@@ -130,10 +130,10 @@ func (k *KeptAnswers) Close() error {
 }
 
 // WithKeptAnswers keeps what the clients read with credentials of their own, but for Secrets and subresources: the last
-// answer to each GET and LIST, and the objects at the beginning of each watch with sendInitialEvents. While the upstream
-// is away it gives them to clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that
-// clients continue from there when the upstream is back. A client that names a resourceVersion has a newer state, and
-// gets none.
+// answer to each GET and LIST, and the objects at the beginning of each watch with sendInitialEvents. While the
+// upstream is away it gives them to clients that know nothing yet, byte for byte, with the upstream's resourceVersions,
+// so that clients continue from there when the upstream is back. A client that names a resourceVersion has a newer
+// state, and gets none.
 func WithKeptAnswers(kept *KeptAnswers) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		query := r.URL.Query()

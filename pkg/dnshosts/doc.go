@@ -24,6 +24,12 @@
 // Service does not select has no endpoint, and so no name. A pod that remains after its set was deleted keeps its name
 // as long as it is an endpoint.
 //
+// A name leads to its pod whether or not the pod is ready, and while it is suspected or on a silent node, even if the
+// Service uses another pod: no other pod has that name. So the names are as if every Service had
+// publishNotReadyAddresses, and a wrapper keeps a hidden endpoint that has a host name, neither ready nor serving, in
+// its slice. A name goes with its endpoint, except that a pod which its node does not run while the API server is away
+// keeps it until another pod has the address.
+//
 // # Which answers are used
 //
 // At the edge the API server may be away for hours, and proxies before it may send wrong answers meanwhile. The node

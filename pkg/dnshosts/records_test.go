@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -11,9 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
@@ -316,4 +322,64 @@ func TestUpdate(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// TestNamesLeadToTheirPods: no doubt about a pod takes its name, although its Service uses better pods: no other pod
+// answers to that name.
+func TestNamesLeadToTheirPods(t *testing.T) {
+	n := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+	n.NodeLabels().Replace([]*wire.Object{wiretest.Node("node0", "east"), wiretest.Node("node1", "east")})
+	n.Services().Replace([]*wire.Object{wiretest.Service("db-svc", `["zone"]`)})
+	slice := wiretest.SliceOf("db-svc-1", "db-svc", "node0", "node1", "node1")
+	for i := range slice.Endpoints {
+		pod := fmt.Sprint("db-east-", i)
+		slice.Endpoints[i].TargetRef.Name, slice.Endpoints[i].Hostname = pod, &pod
+	}
+	n.EndpointSlices().Replace([]*wire.Object{wiretest.Object(slice)})
+	used := func(want ...int) {
+		t.Helper()
+		shown, err := n.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "db-svc-1"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, err := shown.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
+			if *e.Conditions.Ready || *e.Conditions.Serving {
+				_, ordinal, _ := splitPod(e.TargetRef.Name)
+				got = append(got, int(ordinal))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the pods %v are used, want %v", got, want)
+		}
+		v := View{
+			NodeLabels: map[string]string{"zone": "east"},
+			Slices:     []*Slice{keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
+			Service:    func(string, string) *Service { return &Service{KeyLabel: "zone"} },
+		}
+		if lines, _ := v.Records("cluster.local"); !slices.Equal(lines, []string{
+			"10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local",
+			"10.0.0.2 db-2.db-svc.ns.svc.cluster.local",
+		}) {
+			t.Errorf("the pods %v are used, and the names are %q", want, lines)
+		}
+	}
+	used(0, 1, 2)
+	for _, doubt := range []facts.Doubt{facts.Dead, facts.Silent, facts.Unanswering} {
+		n.SetDoubted(doubt, map[string]struct{}{"node1": {}})
+		used(0)
+		n.SetDoubted(doubt, nil)
+		used(0, 1, 2)
+	}
+	pods := map[facts.PodKey]facts.LivePod{
+		{Namespace: "ns", Name: "db-east-0", UID: "uid-0"}: {
+			Addresses: []netip.Addr{addr("10.0.0.0")}, Serving: true, Suspected: true,
+		},
+	}
+	n.SetLivePods("node0", &facts.LivePods{Pods: pods})
+	used(1, 2)
 }

@@ -164,14 +164,30 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	}
 	choice := v.choice(o)
 	if o.Service == nil || !o.Service.Keys.Governed() {
-		body, count = v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, choice, e) })
+		body, count = v.edit(o, o.Codec().Filter, func(wire.Endpoint) bool { return true })
 	} else {
 		decision := v.keeps(o, choice)
 		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-			return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, choice, e)
+			return decision.Keep(v.facts.LabelsOf(e.NodeName))
 		})
 	}
-	return v.withoutPorts(o, body, choice.Without), count
+	return v.withoutPorts(o, v.withoutHidden(o, body, choice, &count), choice.Without), count
+}
+
+// withoutHidden removes the endpoints that are hidden from the body of an object. Those with a host name stay, neither
+// ready nor serving, so that no data plane uses them: their names mean these pods, which others do not replace.
+func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Choice, count *EndpointCount) []byte {
+	if !v.facts.AnySuspicions() {
+		return body
+	}
+	body, _ = o.Codec().Correct(body, func(e wire.Endpoint) *wire.Correction { // edit has read it without an error
+		if !choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e)) {
+			return nil
+		}
+		count.Kept, count.Hidden = count.Kept-1, count.Hidden+1
+		return &wire.Correction{Gone: !e.Named, Unused: true}
+	})
+	return slices.Clip(body)
 }
 
 // withoutPorts removes ports from the body of a slice. It returns nil if the body cannot be read.

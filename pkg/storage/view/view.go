@@ -10,7 +10,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -309,11 +308,6 @@ func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decisio
 		return topology.Decision{}
 	}
 	return o.Service.Keys.Decide(v.here, choice.Rank())
-}
-
-// hides reports whether an endpoint of an object is hidden because it is suspected, or on a silent node.
-func (v reading) hides(o *facts.Object, choice topology.Choice, e wire.Endpoint) bool {
-	return v.facts.AnySuspicions() && choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e))
 }
 
 func (v reading) fill(r *served.Resource, p *publication) {

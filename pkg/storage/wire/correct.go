@@ -55,6 +55,9 @@ func (e Endpoint) Terminates() bool {
 type Correction struct {
 	// Gone is set for an endpoint that no longer exists. It is left out.
 	Gone bool
+	// Unused is set for an endpoint that no data plane must use: it is neither ready nor serving, whatever the other
+	// fields say of that.
+	Unused bool
 	// Address replaces the endpoint's addresses; "" keeps them.
 	Address string
 	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
@@ -66,7 +69,7 @@ type Correction struct {
 
 // Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
-	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && (c.Kept || c.Serving == e.Serving())
+	return !c.Gone && !c.Unused && (c.Address == "" || c.Address == string(e.Address)) && (c.Kept || c.Serving == e.Serving())
 }
 
 // conditions are those of an endpoint.
@@ -96,7 +99,11 @@ func (e Endpoint) parseConditions(serving bool) conditions {
 }
 
 func (c conditions) corrected(to *Correction) conditions {
-	if to.Kept || c.serving == to.Serving {
+	switch {
+	case to.Unused:
+		c.ready, c.serving = false, false
+		return c
+	case to.Kept || c.serving == to.Serving:
 		return c // it is serving and not ready because of its Service, not its pod
 	}
 	c.serving, c.ready = to.Serving, to.Published || to.Serving && !c.terminating

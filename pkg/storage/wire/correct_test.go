@@ -73,6 +73,9 @@ func TestCorrectSlice(t *testing.T) {
 			&Correction{Address: "10.0.0.2", Serving: true}, at("10.0.0.2", conditionsOf(false, true, true))},
 		"of a Service that publishes what is not ready": {at("10.0.0.1", conditionsOf(true, false, true)),
 			&Correction{Address: "10.0.0.2", Published: true}, at("10.0.0.2", conditionsOf(true, false, true))},
+		"unused, of such a Service": {at("10.0.0.1", conditionsOf(true, false, true)), &Correction{Unused: true},
+			at("10.0.0.1", conditionsOf(false, false, true))},
+		"unused": {at("10.0.0.1"), &Correction{Unused: true}, at("10.0.0.1", conditionsOf(false, false, false))},
 		"no other field": {at("10.0.0.1"), &Correction{Address: "10.0.0.2"},
 			at("10.0.0.2", conditionsOf(false, false, false))},
 	} {
@@ -111,7 +114,8 @@ func TestCorrectEndpoints(t *testing.T) {
 	}
 	ports := []corev1.EndpointPort{{Port: 80}}
 	before := corev1.Endpoints{Subsets: []corev1.EndpointSubset{
-		{Addresses: []corev1.EndpointAddress{address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3")},
+		{Addresses: []corev1.EndpointAddress{address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3"),
+			address("10.0.0.7")},
 			NotReadyAddresses: []corev1.EndpointAddress{address("10.0.0.4"), address("10.0.0.5")},
 			Ports:             ports},
 		{Addresses: []corev1.EndpointAddress{address("10.0.0.6")}, Ports: ports},
@@ -122,10 +126,11 @@ func TestCorrectEndpoints(t *testing.T) {
 		"10.0.0.4": {Serving: true},
 		"10.0.0.5": {Address: "10.0.0.5"},
 		"10.0.0.6": {Gone: true},
+		"10.0.0.7": {Unused: true},
 	}
 	after := corev1.Endpoints{Subsets: []corev1.EndpointSubset{{
 		Addresses:         []corev1.EndpointAddress{address("10.0.1.1"), address("10.0.0.3"), address("10.0.0.4")},
-		NotReadyAddresses: []corev1.EndpointAddress{address("10.0.0.2"), address("10.0.0.5")},
+		NotReadyAddresses: []corev1.EndpointAddress{address("10.0.0.2"), address("10.0.0.7"), address("10.0.0.5")},
 		Ports:             ports,
 	}}}
 	correct := func(e Endpoint) *Correction { return corrections[string(e.Address)] }

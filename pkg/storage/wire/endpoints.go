@@ -12,6 +12,7 @@ const (
 
 	endpointAddresses  = 1
 	endpointConditions = 2
+	endpointHostname   = 3
 	endpointTargetRef  = 4
 	endpointNodeName   = 6
 	endpointHints      = 8
@@ -30,6 +31,7 @@ const (
 
 	addressIP        = 1
 	addressTargetRef = 2
+	addressHostname  = 3
 	addressNodeName  = 4
 )
 
@@ -43,6 +45,8 @@ type Endpoint struct {
 	hints bool
 	// Address is the endpoint's first address. Others, if any, have no meaning (discovery/v1).
 	Address []byte
+	// Named is set if the endpoint has a host name: it is a pod with a DNS name of its own.
+	Named bool
 	// target is the encoded targetRef; nil if the endpoint has none.
 	target []byte
 	// conditions are the encoded conditions; nil if the endpoint has none, as in Endpoints.
@@ -96,6 +100,8 @@ func parseSliceEndpoint(message []byte) (Endpoint, error) {
 			if endpoint.Address == nil {
 				endpoint.Address = f.Value
 			}
+		case endpointHostname:
+			endpoint.Named = len(f.Value) > 0
 		case endpointTargetRef:
 			endpoint.target = f.Value
 		case endpointNodeName:
@@ -180,6 +186,8 @@ func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
 		switch f.Number {
 		case addressIP:
 			endpoint.Address = f.Value
+		case addressHostname:
+			endpoint.Named = len(f.Value) > 0
 		case addressTargetRef:
 			endpoint.target = f.Value
 		case addressNodeName:

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -86,9 +85,7 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
-	slices.SortFunc(all, func(a, b podMessage) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(all, func(a, b podMessage) int { return a.PodKey.Compare(b.PodKey) })
 	encoded, err := json.Marshal(all)
 	if err != nil || len(encoded) > maxMessage-maxEnvelope {
 		klog.Background().Error(err, "Cannot encode this node's pods for the neighbours", "bytes", len(encoded))

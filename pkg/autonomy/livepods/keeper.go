@@ -1,12 +1,10 @@
 package livepods
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"math"
 	"net/netip"
@@ -60,9 +58,8 @@ const (
 type Facts interface {
 	// SetLivePods takes the pods of a node; nil means that the upstream's status applies.
 	SetLivePods(node string, pods *facts.LivePods)
-	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
-	PodsOn(node string) map[facts.PodKey]facts.KnownPod
-	PodsOnNodes(nodes iter.Seq[string]) map[string]map[facts.PodKey]facts.KnownPod
+	// PodsOn returns the pods that endpoints on each of the nodes name.
+	PodsOn(nodes ...string) map[string]map[facts.PodKey]facts.KnownPod
 	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
 	Changes() uint64
 	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
@@ -457,7 +454,7 @@ func (k *Keeper) readWords() {
 	if changes == k.changes {
 		return
 	}
-	known := k.config.Facts.PodsOn(k.config.NodeName)
+	known := k.config.Facts.PodsOn(k.config.NodeName)[k.config.NodeName]
 	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
 		return a.Serving == b.Serving && slices.Equal(a.Idle, b.Idle)
 	})
@@ -492,9 +489,7 @@ func (k *Keeper) takeWords(fresh bool) {
 	for key, r := range k.records {
 		notes.Pods = append(notes.Pods, storedPod{key, r.Note, r.heard})
 	}
-	slices.SortFunc(notes.Pods, func(a, b storedPod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(notes.Pods, func(a, b storedPod) int { return a.PodKey.Compare(b.PodKey) })
 	if encoded, err := json.Marshal(notes); err == nil {
 		k.config.Facts.Note(func(n *facts.Notes) { n.PodNotes = encoded })
 	}

@@ -25,7 +25,7 @@ func (k *Keeper) hear() {
 	if changes == k.heardAt && maps.Equal(words, k.heard) {
 		return
 	}
-	known := k.config.Facts.PodsOnNodes(maps.Keys(words))
+	known := k.config.Facts.PodsOn(slices.Collect(maps.Keys(words))...)
 	if k.phase == away && k.config.Upstream() != Away {
 		return // the upstream may be back, with pods that it did not know before
 	}
@@ -69,7 +69,7 @@ func (k *Keeper) forget(name string) {
 
 // agree drops the pods on which the upstream and the neighbours agree, and then the neighbours without pods.
 func (k *Keeper) agree() {
-	known := k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours))
+	known := k.config.Facts.PodsOn(slices.Collect(maps.Keys(k.neighbours))...)
 	for name, n := range k.neighbours {
 		if disputed(n.about, known[name]); len(n.about) == 0 {
 			k.forget(name)
@@ -104,16 +104,14 @@ func (k *Keeper) giveNeighbours() (refused bool) {
 		n.refused, refused = count, refused || count > 0
 		k.config.Facts.SetLivePods(name, &facts.LivePods{AsOf: n.word.AsOf, Pods: pods, About: maps.Clone(n.about)})
 	}
-	corrected := 0
-	for _, pods := range k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours)) {
+	corrected, names := 0, slices.Sorted(maps.Keys(k.neighbours))
+	for _, pods := range k.config.Facts.PodsOn(names...) {
 		for _, pod := range pods {
 			if pod.Disputed {
 				corrected++
 			}
 		}
 	}
-	k.update(func(s *Status) {
-		s.Neighbours, s.NeighboursCorrected = slices.Sorted(maps.Keys(k.neighbours)), corrected
-	})
+	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = names, corrected })
 	return refused
 }

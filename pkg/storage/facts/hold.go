@@ -84,20 +84,13 @@ type pending struct {
 	// while restoring.
 	completion
 
-	in      *Input
+	in *Input
+	// objects has nil for those that were removed.
 	objects map[types.NamespacedName]*wire.Object
-	removed map[types.NamespacedName]struct{}
 }
 
-func (p *pending) apply(o *wire.Object) {
-	p.objects[o.Key()] = p.in.same(o)
-	delete(p.removed, o.Key())
-}
-
-func (p *pending) remove(name types.NamespacedName) {
-	delete(p.objects, name)
-	p.removed[name] = struct{}{}
-}
+func (p *pending) apply(o *wire.Object)             { p.objects[o.Key()] = p.in.same(o) }
+func (p *pending) remove(name types.NamespacedName) { p.objects[name] = nil }
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
@@ -108,11 +101,7 @@ func (h *hold) restoring() bool { return h.state != nil }
 func (h *hold) of(in *Input) *pending {
 	p := h.pending[in.name]
 	if p == nil {
-		p = &pending{
-			in:      in,
-			objects: make(map[types.NamespacedName]*wire.Object),
-			removed: make(map[types.NamespacedName]struct{}),
-		}
+		p = &pending{in: in, objects: make(map[types.NamespacedName]*wire.Object)}
 		h.pending[in.name] = p
 	}
 	return p
@@ -205,13 +194,15 @@ func (f *Facts) release() {
 		case p.absent:
 			in.kept.noteAbsent()
 		case p.synced:
+			maps.DeleteFunc(p.objects, func(_ types.NamespacedName, o *wire.Object) bool { return o == nil })
 			replace(in.kept, slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
 		default:
-			for _, o := range p.objects {
-				in.kept.apply(o)
-			}
-			for removed := range p.removed {
-				in.kept.remove(removed)
+			for name, o := range p.objects {
+				if o == nil {
+					in.kept.remove(name)
+				} else {
+					in.kept.apply(o)
+				}
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package facts
 
 import (
 	"bytes"
-	"iter"
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,6 +22,12 @@ type PodKey struct {
 	Name      string `json:"name"`
 	// UID is "" for a static pod, because its UID on the node differs from that of its mirror pod in the API.
 	UID string `json:"uid,omitempty"`
+}
+
+// Compare orders keys.
+func (k PodKey) Compare(other PodKey) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.Name, other.Name),
+		cmp.Compare(k.UID, other.UID))
 }
 
 // LivePod is a pod as its node reports it.
@@ -87,23 +93,31 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// correction returns the correction of a pod's endpoint in an object of a Service. It returns nil if the pod's state is
-// not known, so that the upstream's state applies.
-func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint) *wire.Correction {
-	if l.About != nil {
-		if _, about := l.About[pod]; !about {
-			return nil
+// report returns the report of an endpoint's node on the endpoint's pod, and whether the node runs it. about is false if
+// the upstream's state applies.
+func (f *Facts) report(namespace string, e wire.Endpoint) (pod LivePod, runs, about bool) {
+	live := f.livePods[string(e.NodeName)]
+	key, ok := podOf(namespace, e)
+	if live == nil || !ok {
+		return LivePod{}, false, false
+	}
+	if live.About != nil {
+		if _, about = live.About[key]; !about {
+			return LivePod{}, false, false
 		}
 	}
-	_, live, found := FindPod(l.Pods, pod)
-	if !found {
-		return &wire.Correction{Gone: true}
-	}
+	_, pod, runs = FindPod(live.Pods, key)
+	return pod, runs, true
+}
+
+// correction returns the correction of a pod's endpoint in an object of a Service; nil if its address is a name, which no
+// pod's endpoint has.
+func (live LivePod) correction(service string, endpoint wire.Endpoint) *wire.Correction {
 	corrected := &wire.Correction{Serving: live.Serving, Kept: live.Serving && slices.Contains(live.Idle, service)}
 	current, err := netip.ParseAddr(string(endpoint.Address))
 	switch current = current.Unmap(); {
 	case err != nil:
-		return nil // a name, which no pod's endpoint has
+		return nil
 	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current),
 		len(live.Former) > 0 && !slices.Contains(live.Former, current):
 		return corrected
@@ -176,13 +190,8 @@ func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
 	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
 		return false
 	}
-	pod, ok := podOf(namespace, e)
-	live := in.f.livePods[string(e.NodeName)]
-	if _, about := live.About[pod]; !ok || live.About != nil && !about {
-		return false
-	}
-	_, found, _ := FindPod(live.Pods, pod)
-	return found.Suspected
+	pod, _, _ := in.f.report(namespace, e)
+	return pod.Suspected
 }
 
 // AnySuspicions reports whether any node is in doubt, or any pod suspected.
@@ -194,32 +203,28 @@ func (in Reader) AnySuspicions() bool {
 // Why returns the clause LivePod.Why for the endpoint of a pod; "" if the endpoint is not corrected, or if none is
 // known.
 func (in Reader) Why(namespace string, e wire.Endpoint) string {
-	pod, ok := podOf(namespace, e)
-	if live := in.f.livePods[string(e.NodeName)]; ok && live != nil {
-		_, found, _ := FindPod(live.Pods, pod)
-		return found.Why
-	}
-	return ""
+	pod, _, _ := in.f.report(namespace, e)
+	return pod.Why
 }
 
 // Correction returns the correction of an endpoint of the object, and the time of the report behind it; nil if the
 // upstream's state applies.
 func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
 	f := o.collection.f
-	live := f.livePods[string(endpoint.NodeName)]
-	if live == nil {
+	pod, runs, about := f.report(o.Upstream.Namespace, endpoint)
+	if !about {
 		return nil, time.Time{}
 	}
-	pod, ok := podOf(o.Upstream.Namespace, endpoint)
-	if !ok {
-		return nil, time.Time{}
+	asOf = f.livePods[string(endpoint.NodeName)].AsOf
+	if !runs {
+		return &wire.Correction{Gone: true}, asOf
 	}
 	service := o.collection.serviceOf(o.Upstream)
-	if correction = live.correction(pod, service, endpoint); correction != nil {
+	if correction = pod.correction(service, endpoint); correction != nil {
 		s := f.services.byName[types.NamespacedName{Namespace: o.Upstream.Namespace, Name: service}]
 		correction.Published = s != nil && s.traits.PublishesNotReady
 	}
-	return correction, live.AsOf
+	return correction, asOf
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
@@ -290,18 +295,13 @@ type KnownPod struct {
 	Disputed bool
 }
 
-// PodsOn returns the pods that endpoints on a node name.
-func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
-	return f.PodsOnNodes(slices.Values([]string{node}))[node]
-}
-
-// PodsOnNodes returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however
-// many of the nodes it names.
-func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
+// PodsOn returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however many of
+// the nodes it names.
+func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
 	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*Object]()
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	for node := range nodes {
+	for _, node := range nodes {
 		pods[node] = make(map[PodKey]KnownPod)
 		objects.Insert(f.reader().NodeObjectsOf(node)...)
 	}

@@ -101,8 +101,8 @@ func TestInternalIPs(t *testing.T) {
 	}
 }
 
-// TestPodsOnNodes: of several nodes, whose endpoints are in the same slice.
-func TestPodsOnNodes(t *testing.T) {
+// TestPodsOn: of several nodes, whose endpoints are in the same slice.
+func TestPodsOn(t *testing.T) {
 	f := New(Options{NodeName: "n0"})
 	f.Input(InputServices).Replace([]*wire.Object{
 		wiretest.Service("governed", `["zone"]`), wiretest.Service("open", `[]`),
@@ -111,7 +111,7 @@ func TestPodsOnNodes(t *testing.T) {
 		wiretest.Slice("governed", "governed", "n0", "n1", "n2", "n3", "n4"),
 		wiretest.Slice("open", "open", "n3", "n2"),
 	})
-	got := f.PodsOnNodes(slices.Values([]string{"n1", "n2", "n3", "n9"}))
+	got := f.PodsOn("n1", "n2", "n3", "n9")
 	for node, want := range map[string]string{
 		"n1": "governed-1+", "n2": "governed-2+ open-1", "n3": "governed-3+ open-0", "n9": "",
 	} {

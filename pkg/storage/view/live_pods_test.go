@@ -239,7 +239,7 @@ func TestPodsOn(t *testing.T) {
 	s.Services().Apply(wiretest.Service("svc", ""))
 	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a2"))
 	s.SetLivePods("node-a1", runs("0=10.9.0.0", "1=10.0.0.1"))
-	got := s.PodsOn("node-a1")
+	got := s.PodsOn("node-a1")["node-a1"]
 	want := map[facts.PodKey]facts.KnownPod{
 		podKey("0"): {Serving: true, Disputed: true},
 		podKey("1"): {Serving: true},
@@ -247,7 +247,7 @@ func TestPodsOn(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := s.PodsOn("elsewhere"); len(got) > 0 {
+	if got := s.PodsOn("elsewhere")["elsewhere"]; len(got) > 0 {
 		t.Errorf("on a node that is not known: %v", got)
 	}
 }
@@ -295,7 +295,7 @@ func BenchmarkLivePods(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s.SetLivePods("node-a1", live)
-		if known := s.PodsOn("node-a1"); len(known) != 110 {
+		if known := s.PodsOn("node-a1")["node-a1"]; len(known) != 110 {
 			b.Fatal(len(known))
 		}
 	}

@@ -1,7 +1,7 @@
 package dnshosts
 
 import (
-	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -41,7 +41,7 @@ func Parse(data []byte) Content {
 			inside, c.Block = true, append([]string{}, c.Block...) // not nil, even without lines
 		case inside && ended && line == endMark:
 			inside = false
-		case inside && (ended || isOurs(line)):
+		case inside && (ended || ours.MatchString(line)):
 			c.Block = append(c.Block, line)
 		case c.Block != nil:
 			inside = false
@@ -79,17 +79,8 @@ func content(line string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 }
 
-// isOurs reports whether a line has the form of Record.Line.
-func isOurs(line string) bool {
-	address, name, found := strings.Cut(line, " ")
-	if !found {
-		return false
-	}
-	if _, err := netip.ParseAddr(address); err != nil {
-		return false
-	}
-	return isRecordName(name)
-}
+// ours is the form of Record.Line, below any cluster domain. A grid's name may have dots.
+var ours = regexp.MustCompile(`^[0-9a-f.:]+ [a-z0-9][a-z0-9.-]*-\d+\.[a-z0-9-]+\.[a-z0-9-]+\.svc\.[a-z0-9.-]+$`)
 
 // Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.
 func (c *Content) Render(lines []string) []byte {

@@ -155,7 +155,7 @@ func insideBlock(data []byte, offset int) bool {
 		return true
 	}
 	for _, line := range lines[begin+1:] {
-		if line != "" && !isOurs(content(line)) {
+		if line != "" && !ours.MatchString(content(line)) {
 			return false
 		}
 	}

@@ -309,7 +309,7 @@ func (d *Daemon) sync() time.Duration {
 	var woken time.Time
 	d.update(func(*status) { woken, d.woken = d.woken, time.Time{} })
 
-	view := d.view()
+	view := View{NodeLabels: d.labels, Slices: d.slices.all(), Services: d.services.all()}
 	lines, sets := view.Records(d.config.Domain)
 	restored := d.isRestored()
 	if restored {
@@ -364,20 +364,6 @@ func (d *Daemon) unlisted() string {
 		}
 	}
 	return ""
-}
-
-// view returns the current state, from which the records are computed.
-func (d *Daemon) view() *View {
-	return &View{
-		NodeLabels: d.labels,
-		Slices:     d.slices.all(),
-		Service: func(namespace, name string) *Service {
-			if service, ok := d.services.get(key{namespace, name}); ok {
-				return &service
-			}
-			return nil
-		},
-	}
 }
 
 // fail notes an error of a sync, and returns after what time to try again.

@@ -2,7 +2,6 @@ package dnshosts
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
@@ -48,8 +48,7 @@ type File struct {
 	wrote         []string
 	overwritten   int
 	overwrittenAt time.Time
-	// mountinfo and beforeRename are for tests.
-	mountinfo    string
+	// beforeRename is for tests.
 	beforeRename func()
 }
 
@@ -278,26 +277,15 @@ func (f *File) Prepare() error {
 			return fmt.Errorf("removing a temporary file next to the hosts file: %w", err)
 		}
 	}
-	if f.isMountPoint(path) {
+	if isMountPoint(path) {
 		return mountedAlone(path)
 	}
 	return nil
 }
 
-func (f *File) isMountPoint(path string) bool {
-	mounts, err := os.ReadFile(cmp.Or(f.mountinfo, "/proc/self/mountinfo")) //nolint:gosec // a constant but for tests
-	if err != nil {
-		return false // without /proc, replacing the file will fail and report that
-	}
-	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		path = resolved
-	}
-	// See proc_pid_mountinfo(5): the fifth field is the mount point, with spaces and the like in octal.
-	path = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
-	for line := range strings.SplitSeq(string(mounts), "\n") {
-		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
-			return true
-		}
-	}
-	return false
+// isMountPoint reports whether a file itself is mounted. Kernels before 5.8 do not say; there the first replacement fails.
+func isMountPoint(path string) bool {
+	var file unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &file)
+	return err == nil && file.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }

@@ -330,21 +330,6 @@ func mountedUntilEnd(t *testing.T, target string, err error) {
 	})
 }
 
-func TestMountPoint(t *testing.T) {
-	f := newFile(t)
-	f.Path = filepath.Join(filepath.Dir(f.Path), "the hosts")
-	f.mountinfo = filepath.Join(t.TempDir(), "mountinfo")
-	line := "36 35 98:0 /mnt1 " + strings.ReplaceAll(f.Path, " ", `\040`) + " rw,noatime master:1 - ext3 /dev/root rw\n"
-	for content, want := range map[string]bool{
-		line: true, strings.ReplaceAll(line, "hosts", "host"): false, "": false, "garbage\n\n": false,
-	} {
-		writeFile(t, f.mountinfo, content)
-		if err := f.Prepare(); (err != nil) != want {
-			t.Errorf("of %q: %v", content, err)
-		}
-	}
-}
-
 // version is the content of version i: as many lines as to be written in several pieces, all of them saying i, and
 // of a number that differs between versions.
 func version(i int) []string {

@@ -28,29 +28,12 @@ func compare(a, b Record) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), a.Address.Compare(b.Address))
 }
 
-// isRecordName reports whether a name is that of a record, below any domain. A grid's name may have dots.
-func isRecordName(name string) bool {
-	at := strings.LastIndex(name, ".svc.")
-	if at < 0 {
-		return false
-	}
-	before, domain := name[:at], name[at+len(".svc."):]
-	labels := strings.Split(before, ".")
-	if len(labels) < 3 || len(validation.IsDNS1123Subdomain(before)) > 0 ||
-		len(validation.IsDNS1123Subdomain(domain)) > 0 {
-		return false
-	}
-	_, _, ok := splitPod(strings.Join(labels[:len(labels)-2], "."))
-	return ok
-}
-
 // View is the state on which records depend.
 type View struct {
 	// NodeLabels are the labels of this node.
 	NodeLabels map[string]string
-	Slices     []*Slice
-	// Service returns a Service; nil if it does not exist.
-	Service func(namespace, name string) *Service
+	Slices     map[key]*Slice
+	Services   map[key]Service
 }
 
 // statefulName has the parts of the name of a StatefulSetGrid's pod.
@@ -111,8 +94,8 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 	sites := v.sites()
 	own := map[statefulName]ownPod{}
 	for _, slice := range v.Slices {
-		service := v.Service(slice.Namespace, slice.Service)
-		if service == nil || service.Terminating {
+		service, ok := v.Services[key{slice.Namespace, slice.Service}]
+		if !ok || service.Terminating {
 			continue
 		}
 		for _, u := range sites[service.KeyLabel] {

@@ -57,15 +57,11 @@ func (w *world) onlyPods(set string, addresses ...string) {
 }
 
 func (w *world) view() *View {
-	return &View{
-		NodeLabels: w.labels, Slices: w.slices,
-		Service: func(namespace, name string) *Service {
-			if s, ok := w.services[key{namespace, name}]; ok {
-				return &s
-			}
-			return nil
-		},
+	v := &View{NodeLabels: w.labels, Services: w.services, Slices: make(map[key]*Slice)}
+	for i, slice := range w.slices {
+		v.Slices[key{slice.Namespace, strconv.Itoa(i)}] = slice
 	}
+	return v
 }
 
 const demoLines = `10.0.0.1 demo-0.demo-svc.default.svc.cluster.local
@@ -305,7 +301,7 @@ func TestUpdate(t *testing.T) {
 		"10.0.0.3 db-2.s.ns.svc.cluster.local", "fd00::3 db-2.s.ns.svc.cluster.local",
 		"10.0.0.4 db-3.s.ns.svc.cluster.local", "10.0.0.5 db-4.s.ns.svc.cluster.local",
 	}
-	v := &View{Slices: []*Slice{{Endpoints: []Endpoint{
+	v := &View{Slices: map[key]*Slice{{}: {Endpoints: []Endpoint{
 		{"db-0", []netip.Addr{addr("10.0.0.4")}},
 		{"db-9", []netip.Addr{addr("10.0.0.9")}},
 		{"", []netip.Addr{addr("10.0.0.5")}},
@@ -358,8 +354,8 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 		}
 		v := View{
 			NodeLabels: map[string]string{"zone": "east"},
-			Slices:     []*Slice{keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
-			Service:    func(string, string) *Service { return &Service{KeyLabel: "zone"} },
+			Slices:     map[key]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
+			Services:   map[key]Service{{"ns", "db-svc"}: {KeyLabel: "zone"}},
 		}
 		if lines, _ := v.Records("cluster.local"); !slices.Equal(lines, []string{
 			"10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local",

@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"maps"
 	"reflect"
 	"sync"
 
@@ -125,12 +126,8 @@ func (t *table[T]) get(k key) (T, bool) {
 	return object, ok
 }
 
-func (t *table[T]) all() []T {
+func (t *table[T]) all() map[key]T {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	objects := make([]T, 0, len(t.objects))
-	for _, object := range t.objects {
-		objects = append(objects, object)
-	}
-	return objects
+	return maps.Clone(t.objects)
 }

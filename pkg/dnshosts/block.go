@@ -79,7 +79,7 @@ func content(line string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 }
 
-// ours is the form of Record.Line, below any cluster domain. A grid's name may have dots.
+// ours is the form of the lines of View.Records, below any cluster domain. A grid's name may have dots.
 var ours = regexp.MustCompile(`^[0-9a-f.:]+ [a-z0-9][a-z0-9.-]*-\d+\.[a-z0-9-]+\.[a-z0-9-]+\.svc\.[a-z0-9.-]+$`)
 
 // Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.

@@ -1,7 +1,7 @@
 package dnshosts
 
 import (
-	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,22 +11,6 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
-
-// Record is one line of the hosts file.
-type Record struct {
-	// Name is {grid}-{ordinal}.{service}.{namespace}.svc.{domain}.
-	Name    string
-	Address netip.Addr
-}
-
-// Line returns the record as a line of the file: the address, one space, the name. SuperEdge's daemon writes the same
-// form.
-func (r Record) Line() string { return r.Address.String() + " " + r.Name }
-
-// compare orders records for the file: by name, and for the same name by address, IPv4 first.
-func compare(a, b Record) int {
-	return cmp.Or(strings.Compare(a.Name, b.Name), a.Address.Compare(b.Address))
-}
 
 // View is the state on which records depend.
 type View struct {
@@ -104,24 +88,19 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 			}
 		}
 	}
-	var records []Record
-	of := map[statefulName]bool{}
+	addresses, of := make(map[string][]netip.Addr, len(own)), make(map[statefulName]bool)
 	for name, pod := range own {
-		record := Record{Name: name.in(domain)}
-		if len(validation.IsDNS1123Subdomain(record.Name)) > 0 {
-			continue
+		if full := name.in(domain); len(validation.IsDNS1123Subdomain(full)) == 0 {
+			addresses[full] = pod.addresses
+			name.ordinal = 0
+			of[name] = true
 		}
-		for _, record.Address = range pod.addresses {
-			records = append(records, record)
-		}
-		name.ordinal = 0
-		of[name] = true
 	}
-	slices.SortFunc(records, compare)
-	records = slices.Compact(records)
-	lines = make([]string, len(records))
-	for i, record := range records {
-		lines[i] = record.Line()
+	for _, name := range slices.Sorted(maps.Keys(addresses)) {
+		slices.SortFunc(addresses[name], netip.Addr.Compare) // IPv4 first
+		for _, address := range slices.Compact(addresses[name]) {
+			lines = append(lines, address.String()+" "+name) // as SuperEdge's daemon writes it
+		}
 	}
 	return lines, len(of)
 }

@@ -62,7 +62,7 @@ func TestDeadNeighbours(t *testing.T) {
 	w.expectSoon(http.StatusOK, "/metrics", "application_grid_wrapper_dead_nodes 0")
 	says.Store("")
 	w.expectReadyz(http.StatusOK, "500")
-	for _, result := range []string{"ok", "status"} {
+	for _, result := range []string{"ok", "error"} {
 		w.expectSoon(http.StatusOK, "/metrics", `application_grid_wrapper_autonomy_polls_total{result="`+result+`"}`)
 	}
 	// Some polls later nothing more was said than there were changes.
@@ -77,9 +77,9 @@ func TestDeadNeighbours(t *testing.T) {
 		return count
 	}
 	said := func() int { return strings.Count(logged.String(), options.Address) }
-	polls, lines := counted("status"), said()
+	polls, lines := counted("error"), said()
 	soon.UntilQuiet(t, func() string {
-		if n := counted("status"); n < polls+3 {
+		if n := counted("error"); n < polls+3 {
 			return fmt.Sprintf("%d polls, then %d", polls, n)
 		}
 		return ""

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"path/filepath"
@@ -73,7 +74,7 @@ func TestLivePods(t *testing.T) {
 func TestLivePodsDetail(t *testing.T) {
 	t.Parallel()
 	asOf := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	silent := livepods.ErrSilent
+	silent := errors.New("the container runtime does not answer in time")
 	for _, test := range []struct {
 		status livepods.Status
 		want   string

@@ -1,16 +1,15 @@
 package proxy
 
 import (
-	"errors"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
-	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -57,8 +56,7 @@ func newMetrics(p *Proxy) *metrics {
 		}),
 		autonomyPolls: counter("autonomy_polls_total",
 			"Polls of the health service that tells which neighbours are dead, by result: ok, "+
-				"unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but "+
-				"ok no node is dead.", "result"),
+				"timeout or error. After all but ok no node is dead.", "result"),
 		runtimePolls: counter("runtime_polls_total",
 			"Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It "+
 				"is asked every second while the upstream is away, and every 10 s otherwise.", "result"),
@@ -120,17 +118,15 @@ var knownResources = func() map[string]bool {
 }()
 
 // PollDone implements deadnodes.Observer.
-func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
+func (m *metrics) PollDone(err error) { countAnswer(m.autonomyPolls, err) }
 
 // RuntimeAsked implements livepods.Observer.
-func (m *metrics) RuntimeAsked(err error) {
-	countAnswer(m.runtimePolls, err, errors.Is(err, livepods.ErrSilent))
-}
+func (m *metrics) RuntimeAsked(err error) { countAnswer(m.runtimePolls, err) }
 
-func countAnswer(questions *prometheus.CounterVec, err error, isTimeout bool) {
+func countAnswer(questions *prometheus.CounterVec, err error) {
 	result := "ok"
 	switch {
-	case isTimeout:
+	case utilnet.IsTimeout(err):
 		result = "timeout"
 	case err != nil:
 		result = "error"
@@ -147,7 +143,7 @@ func (m *metrics) PodsRefused(count int) {
 }
 
 // Asked implements exchange.Observer.
-func (m *metrics) Asked(err error) { countAnswer(m.neighbourRequests, err, exchange.IsTimeout(err)) }
+func (m *metrics) Asked(err error) { countAnswer(m.neighbourRequests, err) }
 
 // descriptions are all descriptions that desc made.
 var descriptions []*prometheus.Desc

@@ -115,7 +115,7 @@ func TestDeadNeighbours(t *testing.T) {
 	expect("it is back, and calls a1 itself dead", "a1 a2", "a1 a2 b2", "a1 a2")
 	f.Says(a1, "/metrics", "application_grid_wrapper_dead_nodes 2\n",
 		`application_grid_wrapper_autonomy_polls_total{result="ok"}`,
-		`application_grid_wrapper_autonomy_polls_total{result="unreachable"}`)
+		`application_grid_wrapper_autonomy_polls_total{result="error"}`)
 	health.mu.Lock()
 	health.answer = "<html>"
 	health.mu.Unlock()

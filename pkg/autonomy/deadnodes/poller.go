@@ -77,8 +77,8 @@ type Config struct {
 
 // Observer observes polls.
 type Observer interface {
-	// PollDone is called after every poll. result is ok, or the reason why no endpoint is hidden.
-	PollDone(result string)
+	// PollDone is called after every poll. err is why no endpoint is hidden; nil after a valid answer.
+	PollDone(err error)
 }
 
 // Status is what a Poller has found.
@@ -100,17 +100,14 @@ type Poller struct {
 	listing atomic.Bool
 
 	mu sync.Mutex
-	// The fields below are guarded by mu. last is the answer that counts now, and status what was found in it.
-	last   answer
+	// The fields below are guarded by mu. nodes has the last answer, and err is why there is none. status is what was
+	// found in it.
+	nodes  map[string]bool
+	err    error
 	status Status
 	// said is what was logged last.
 	said string
 }
-
-var (
-	errNotAsked = errors.New("it has not answered yet")
-	errTimeout  = errors.New("it does not answer in time")
-)
 
 // New makes a Poller, which sends no request before Run. It returns an error for invalid options.
 func New(config Config) (*Poller, error) {
@@ -124,9 +121,7 @@ func New(config Config) (*Poller, error) {
 		// A redirect would point to another service.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &Poller{
-		config: config, client: client, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked},
-	}, nil
+	return &Poller{config: config, client: client, status: Status{Err: errors.New("it has not answered yet")}}, nil
 }
 
 // Status returns what the Poller found last.
@@ -147,18 +142,18 @@ func (p *Poller) Run(ctx context.Context) {
 func (p *Poller) poll(ctx context.Context) {
 	attempt, cancel := context.WithTimeout(ctx, p.config.wait())
 	defer cancel()
-	a := p.ask(attempt)
+	nodes, err := p.ask(attempt)
 	switch {
 	case ctx.Err() != nil:
 		return
-	case a.err != nil && attempt.Err() != nil:
-		a = answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())}
+	case err != nil && attempt.Err() != nil:
+		err = fmt.Errorf("it does not answer in time (%s): %w", p.config.wait(), err)
 	}
 	p.mu.Lock()
-	p.last = a
+	p.nodes, p.err = nodes, err
 	p.mu.Unlock()
 	unknown := p.show(ctx)
-	p.config.Observer.PollDone(a.result)
+	p.config.Observer.PollDone(err)
 	if unknown && p.listing.CompareAndSwap(false, true) {
 		p.wg.Go(func() {
 			defer p.listing.Store(false)
@@ -178,18 +173,18 @@ func (p *Poller) poll(ctx context.Context) {
 func (p *Poller) show(ctx context.Context) (unknown bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	dead, unknownAddresses := p.names(p.last)
+	dead, unknownAddresses := p.names()
 	before, now := p.status.Dead, slices.Sorted(maps.Keys(dead))
 	if !slices.Equal(now, before) {
 		p.config.Nodes.SetDoubted(facts.Dead, dead)
 	}
-	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.last.err}
-	if say := fmt.Sprint(p.last.result, now, unknownAddresses); say != p.said {
+	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.err}
+	if say := fmt.Sprint(p.err == nil, now, unknownAddresses); say != p.said {
 		p.said = say
 		logger := klog.FromContext(ctx)
-		if p.last.err != nil {
+		if p.err != nil {
 			logger.Info("No node counts as dead: the health service gave no valid answer",
-				"reason", p.last.err.Error(), "revived", len(before))
+				"reason", p.err.Error(), "revived", len(before))
 		} else {
 			logger.Info("Hiding the endpoints on nodes that the health service calls dead",
 				"dead", now, "unknownAddresses", unknownAddresses)
@@ -198,11 +193,12 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	return len(unknownAddresses) > 0
 }
 
-// names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
-func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
+// names returns the names of the nodes that the answer calls dead, and the addresses in it that belong to no known node.
+// p.mu is held.
+func (p *Poller) names() (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
 	known := p.config.Nodes.Notes().Addresses
-	for key, isDead := range a.nodes {
+	for key, isDead := range p.nodes {
 		name := key
 		// An address with a zone belongs to a link, not to a node. In some clusters the names of nodes are addresses.
 		address, err := netip.ParseAddr(key)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -88,10 +89,17 @@ func (f *fixture) Notes() facts.Notes {
 }
 
 // PollDone implements Observer.
-func (f *fixture) PollDone(result string) {
+func (f *fixture) PollDone(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.results[result]++
+	switch {
+	case err == nil:
+		f.results["ok"]++
+	case utilnet.IsTimeout(err):
+		f.results["timeout"]++
+	default:
+		f.results["error"]++
+	}
 }
 
 func (f *fixture) listAddresses(ctx context.Context) (bool, error) {
@@ -255,35 +263,35 @@ func TestAnswers(t *testing.T) {
 		{"another success", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, twoDead)
-		}, "", "status", "202"},
+		}, "", "error", "202"},
 		{"a failure", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, twoDead, http.StatusInternalServerError)
-		}, "", "status", "500"},
+		}, "", "error", "500"},
 		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusFound)
-		}, "", "status", "302"},
-		{"nothing", says(""), "", "invalid", "JSON"},
-		{"no JSON", says("<html>"), "", "invalid", "JSON"},
-		{"half an answer", says(twoDead[:len(twoDead)-2]), "", "invalid", "JSON"},
-		{"more than an answer", says(twoDead + "{}"), "", "invalid", "JSON"},
-		{"an array", says(`[{"normal":false}]`), "", "invalid", "JSON"},
-		{"null alone", says(`null`), "", "invalid", "null"},
-		{"a string for a bool", says(`{"a":{"normal":"false"},"b":{"normal":false}}`), "", "invalid", "JSON"},
-		{"a number for a bool", says(`{"a":{"normal":0}}`), "", "invalid", "JSON"},
-		{"no object", says(`{"a":false}`), "", "invalid", "JSON"},
-		{"too large an answer", says(oneDeadOf(40000)), "", "invalid", "1048576"},
+		}, "", "error", "302"},
+		{"nothing", says(""), "", "error", "JSON"},
+		{"no JSON", says("<html>"), "", "error", "JSON"},
+		{"half an answer", says(twoDead[:len(twoDead)-2]), "", "error", "JSON"},
+		{"more than an answer", says(twoDead + "{}"), "", "error", "JSON"},
+		{"an array", says(`[{"normal":false}]`), "", "error", "JSON"},
+		{"null alone", says(`null`), "", "error", "null"},
+		{"a string for a bool", says(`{"a":{"normal":"false"},"b":{"normal":false}}`), "", "error", "JSON"},
+		{"a number for a bool", says(`{"a":{"normal":0}}`), "", "error", "JSON"},
+		{"no object", says(`{"a":false}`), "", "error", "JSON"},
+		{"too large an answer", says(oneDeadOf(40000)), "", "error", "1048576"},
 		{"an endless answer", func(w http.ResponseWriter, _ *http.Request) {
 			_, err := io.WriteString(w, "{")
 			for err == nil {
 				_, err = io.WriteString(w, strings.Repeat(" ", 1<<16))
 			}
-		}, "", "invalid", "1048576"},
+		}, "", "error", "1048576"},
 		{"a broken answer", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, twoDead)
-		}, "", "unreachable", "reading"},
+		}, "", "error", "reading"},
 		{"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "",
-			"unreachable", "EOF"},
+			"error", "EOF"},
 	}
 	polling(t, says(twoDead), func(f *fixture) {
 		f.expect("the first", 1, "a b", "")
@@ -344,7 +352,7 @@ func TestASlowAnswerIsNone(t *testing.T) {
 				f.answers(says(twoDead))
 				time.Sleep(interval - maxWait)
 				f.expect("a quick answer again", 3, "a b", "")
-				if results := f.counted().results; results[resultTimeout] != 1 || results[resultOK] != 2 {
+				if results := f.counted().results; results["timeout"] != 1 || results["ok"] != 2 {
 					t.Errorf("counted: %v", results)
 				}
 			})

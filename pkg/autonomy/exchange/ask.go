@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -32,12 +33,11 @@ type peer struct {
 	asking bool
 	// partner is set once it has taken part, in this process or an earlier one.
 	partner bool
-	// err is why it has not answered the last question; nil if it has. failures counts the questions since it last sent
-	// something valid, and missed those of the last ones to which its machine sent nothing. failing is when the first
-	// question failed while its report was needed; zero if it answers.
-	err              error
-	failures, missed int
-	failing          time.Time
+	// err is why it has not answered the last question; nil if it has. missed counts the last questions to which its
+	// machine sent nothing. failing is when the first question failed while its report was needed; zero if it answers.
+	err     error
+	missed  int
+	failing time.Time
 	// word is the node's report on its pods, in this version; nil if it is not known.
 	word    *facts.LivePods
 	version uint32
@@ -46,7 +46,7 @@ type peer struct {
 // heard notes that the neighbour has proved that it has the key and is alive. err is nil or a *versionError; with that,
 // the neighbour's report is no longer known. e.mu is held.
 func (p *peer) heard(err error) {
-	p.partner, p.err, p.failures, p.missed, p.failing = true, err, 0, 0, time.Time{}
+	p.partner, p.err, p.missed, p.failing = true, err, 0, time.Time{}
 	if err != nil {
 		p.word, p.version = nil, 0
 	}
@@ -58,9 +58,8 @@ func (p *peer) isDue() bool {
 	switch {
 	case p.e.needed:
 		wait = interval * 3 / 4 // it is checked once an interval
-	case p.failures > 0:
-		// A neighbour that starts at the same time answers soon; one that is away is asked less and less often.
-		wait = min(interval<<min(p.failures, 10), checkInterval/10)
+	case p.err != nil:
+		wait = checkInterval / 10 // a neighbour that starts later asks this node itself
 	}
 	return !p.asking && time.Since(p.asked) >= wait
 }
@@ -122,7 +121,7 @@ func (p *peer) ask(ctx context.Context) {
 	default:
 		p.missed = 0
 	}
-	if p.failures++; p.failing.IsZero() && e.needed {
+	if p.failing.IsZero() && e.needed {
 		p.failing = begun
 	}
 	if used != nil {
@@ -144,7 +143,7 @@ func isNothing(err error) bool {
 
 // unreached wraps a connection's error in nothing if it means that nothing has arrived.
 func unreached(err error) error {
-	if IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
+	if utilnet.IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
 		errors.Is(err, syscall.ENETDOWN) {
 		return nothing{err}
 	}

@@ -370,9 +370,3 @@ func (e *Exchange) pass() {
 	e.config.Facts.SetDoubted(facts.Silent, silent)
 	e.config.Facts.SetDoubted(facts.Unanswering, suspected)
 }
-
-// IsTimeout reports whether a neighbour did not answer in time.
-func IsTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
-}

@@ -543,9 +543,6 @@ func (k *Keeper) verify() {
 	}
 }
 
-// ErrSilent means that the runtime did not answer in time.
-var ErrSilent = errors.New("the container runtime does not answer in time")
-
 // ask asks the runtime, and reports whether it has answered.
 func (k *Keeper) ask(ctx context.Context) bool {
 	if k.config.Runtime == nil {
@@ -559,7 +556,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		return false
 	}
 	if err != nil && attempt.Err() != nil {
-		err = fmt.Errorf("%w (%s): %w", ErrSilent, patience, err)
+		err = fmt.Errorf("the container runtime does not answer in time (%s): %w", patience, err)
 	}
 	k.config.Observer.RuntimeAsked(err)
 	before := k.Status().Err

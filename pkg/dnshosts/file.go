@@ -40,9 +40,8 @@ type File struct {
 	Path string
 
 	// seen is the state of the file when it was last read or written; nil if it must be read again.
-	seen    fs.FileInfo
-	content Content
-	data    []byte
+	seen fs.FileInfo
+	data []byte
 	// wrote has the lines that were written last. overwritten counts how often other lines were found in their place,
 	// the last time at overwrittenAt.
 	wrote         []string
@@ -76,16 +75,16 @@ func (f *File) Load() (block []string, err error) {
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("reading the hosts file: %w", err)
 	}
-	if f.content.Block == nil {
-		return f.wrote, nil
+	if block = Parse(f.data).Block; block == nil {
+		block = f.wrote
 	}
-	return f.content.Block, nil
+	return block, nil
 }
 
 func (f *File) load() error {
 	file, err := os.Open(f.Path) //nolint:gosec // the user names it
 	if errors.Is(err, fs.ErrNotExist) {
-		f.seen, f.content, f.data = nil, Parse(nil), nil
+		f.seen, f.data = nil, nil
 		return nil
 	}
 	if err != nil {
@@ -106,7 +105,7 @@ func (f *File) load() error {
 	if len(data) > maxFileSize {
 		return fmt.Errorf("%s is bigger than %d MiB: is --hostpath right?", f.Path, maxFileSize>>20)
 	}
-	f.seen, f.content, f.data = info, Parse(data), data
+	f.seen, f.data = info, data
 	return nil
 }
 
@@ -133,11 +132,12 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 		if _, err = f.Load(); err != nil {
 			return false, err
 		}
-		if f.wrote != nil && !slices.Equal(f.wrote, f.content.Block) {
+		content := Parse(f.data)
+		if f.wrote != nil && !slices.Equal(f.wrote, content.Block) {
 			f.overwritten, f.overwrittenAt = f.overwrites()+1, time.Now()
 		}
-		f.wrote = slices.Clone(f.content.Block)
-		data := f.content.Render(lines)
+		f.wrote = content.Block
+		data := content.Render(lines)
 		if f.seen != nil && bytes.Equal(data, f.data) {
 			return false, nil
 		}
@@ -205,7 +205,7 @@ func (f *File) replace(data []byte) error {
 	now, err := os.Stat(path)
 	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() &&
 		now.ModTime().Equal(written.ModTime()) {
-		f.seen, f.data, f.content = now, data, Parse(data)
+		f.seen, f.data = now, data
 	}
 	return nil
 }

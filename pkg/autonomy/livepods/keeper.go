@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -54,24 +53,6 @@ const (
 	Away
 )
 
-// Facts take the pods, and know the upstream's status of them.
-type Facts interface {
-	// SetLivePods takes the pods of a node; nil means that the upstream's status applies.
-	SetLivePods(node string, pods *facts.LivePods)
-	// PodsOn returns the pods that endpoints on each of the nodes name.
-	PodsOn(nodes ...string) map[string]map[facts.PodKey]facts.KnownPod
-	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
-	Changes() uint64
-	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
-	HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{}
-	// NodeReady reports whether the upstream says that this node is ready. heartbeat differs whenever its kubelet has
-	// reported.
-	NodeReady() (ready bool, heartbeat string)
-	// Note takes what is to be known of this node's pods after a restart, Notes returns it.
-	Note(change func(*facts.Notes))
-	Notes() facts.Notes
-}
-
 // Runtime is the node's container runtime.
 type Runtime interface {
 	// Pods returns all pods that the runtime runs.
@@ -115,7 +96,8 @@ type Observer interface {
 type Config struct {
 	// NodeName is this node's name.
 	NodeName string
-	Facts    Facts
+	// Facts take the pods, and know the upstream's status of them.
+	Facts *facts.Facts
 	// Upstream returns what is known of the upstream at the moment.
 	Upstream func() UpstreamState
 	// Contact returns when the upstream last confirmed what it says of pods; Now if nil.

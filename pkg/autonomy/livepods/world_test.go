@@ -682,7 +682,7 @@ func (m *machine) start() {
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
 	config := Config{
-		NodeName: m.name, Facts: m.store, Upstream: m.upstream, Runtime: m, Neighbours: m,
+		NodeName: m.name, Facts: m.store.Facts, Upstream: m.upstream, Runtime: m, Neighbours: m,
 		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: m.boot(), Now: w.clock,
 		Contact: func() time.Time { return epoch.Add(time.Duration(m.confirmed) * time.Second) },
 	}

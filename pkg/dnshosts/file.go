@@ -283,7 +283,8 @@ func (f *File) Prepare() error {
 	return nil
 }
 
-// isMountPoint reports whether a file itself is mounted. Kernels before 5.8 do not say; there the first replacement fails.
+// isMountPoint reports whether a file itself is mounted. Kernels before 5.8 do not say: there the first replacement
+// fails.
 func isMountPoint(path string) bool {
 	var file unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &file)

@@ -114,28 +114,24 @@ func (v *View) update(block, lines []string) []string {
 		address, name, _ := strings.Cut(line, " ")
 		of[name] = append(of[name], address)
 	}
-	taken := make(map[string]struct{})
+	taken := make(map[string]bool)
 	for _, slice := range v.Slices {
 		for _, endpoint := range slice.Endpoints {
 			for _, address := range endpoint.Addresses {
-				taken[address.String()] = struct{}{}
+				taken[address.String()] = true
 			}
 		}
 	}
 	var updated []string
-	done := make(map[string]struct{}, len(block))
 	for _, line := range block {
 		address, name, _ := strings.Cut(line, " ")
-		if now := of[name]; len(now) > 0 {
-			if _, again := done[name]; !again {
-				for _, address := range now {
-					updated = append(updated, address+" "+name)
-				}
-			}
-			done[name] = struct{}{}
-			continue
+		now, known := of[name]
+		for _, address := range now {
+			updated = append(updated, address+" "+name)
 		}
-		if _, isTaken := taken[address]; !isTaken {
+		if known {
+			of[name] = nil // the name's other lines are among these
+		} else if !taken[address] {
 			updated = append(updated, line)
 		}
 	}

@@ -270,18 +270,15 @@ func (p *Proxy) makeLimits(klog.Logger) error {
 }
 
 // makeSite makes the parts that watch nodes and pods of the site without the upstream.
-func (p *Proxy) makeSite(klog.Logger) (err error) {
+func (p *Proxy) makeSite(klog.Logger) error {
 	if p.config.Autonomy != nil {
-		p.autonomy, err = deadnodes.New(deadnodes.Config{
+		p.autonomy = deadnodes.New(deadnodes.Config{
 			Options:       *p.config.Autonomy,
 			NodeName:      p.config.NodeName,
 			Nodes:         p.facts,
 			ListAddresses: p.upstream.ListAddresses,
 			Observer:      p.metrics,
 		})
-		if err != nil {
-			return fmt.Errorf("the health service: %w", err)
-		}
 	}
 	if p.config.NodeName != "" {
 		p.makeExchange()

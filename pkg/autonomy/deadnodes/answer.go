@@ -13,8 +13,8 @@ import (
 const maxBody = 1 << 20
 
 // ask polls the health service once, and returns for each node whether it is dead. The service answers
-// {"node": {"normal": true}}, where a node is a name or an IP address. Other fields are ignored, and so is a node without
-// normal.
+// {"node": {"normal": true}}, where a node is a name or an IP address. Other fields are ignored, and so is a node
+// without normal.
 func (p *Poller) ask(ctx context.Context) (nodes map[string]bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
 	if err != nil {

@@ -33,11 +33,8 @@ type Options struct {
 	Interval time.Duration
 }
 
-// Validate returns an error for invalid options.
+// Validate returns an error for an invalid address.
 func (o Options) Validate() error {
-	if o.Interval <= 0 || o.Interval > MaxInterval {
-		return fmt.Errorf("interval=%s is not greater than 0 and at most %s", o.Interval, MaxInterval)
-	}
 	address, err := url.Parse(o.Address)
 	if err != nil {
 		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
@@ -109,11 +106,8 @@ type Poller struct {
 	said string
 }
 
-// New makes a Poller, which sends no request before Run. It returns an error for invalid options.
-func New(config Config) (*Poller, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
+// New makes a Poller, which sends no request before Run.
+func New(config Config) *Poller {
 	client := &http.Client{
 		// No proxy is used, because the service runs on this node. Connections are not kept: one request per interval
 		// does not need that, and a kept connection that broke unnoticed would make a poll fail.
@@ -121,7 +115,7 @@ func New(config Config) (*Poller, error) {
 		// A redirect would point to another service.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &Poller{config: config, client: client, status: Status{Err: errors.New("it has not answered yet")}}, nil
+	return &Poller{config: config, client: client, status: Status{Err: errors.New("it has not answered yet")}}
 }
 
 // Status returns what the Poller found last.
@@ -193,8 +187,8 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	return len(unknownAddresses) > 0
 }
 
-// names returns the names of the nodes that the answer calls dead, and the addresses in it that belong to no known node.
-// p.mu is held.
+// names returns the names of the nodes that the answer calls dead, and the addresses in it that belong to no known
+// node. p.mu is held.
 func (p *Poller) names() (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
 	known := p.config.Nodes.Notes().Addresses

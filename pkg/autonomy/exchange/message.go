@@ -85,7 +85,7 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
-	slices.SortFunc(all, func(a, b podMessage) int { return a.PodKey.Compare(b.PodKey) })
+	slices.SortFunc(all, func(a, b podMessage) int { return a.Compare(b.PodKey) })
 	encoded, err := json.Marshal(all)
 	if err != nil || len(encoded) > maxMessage-maxEnvelope {
 		klog.Background().Error(err, "Cannot encode this node's pods for the neighbours", "bytes", len(encoded))

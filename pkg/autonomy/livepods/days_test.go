@@ -68,7 +68,8 @@ func (b *bench) boot(state *facts.State) {
 		b.store.Restore(state)
 	}
 	b.keeper = New(Config{
-		NodeName: "n0", Facts: b.store.Facts, Upstream: func() UpstreamState { return b.state }, Runtime: b, Neighbours: b,
+		NodeName: "n0", Facts: b.store.Facts, Upstream: func() UpstreamState { return b.state }, Runtime: b,
+		Neighbours:  b,
 		ReturnGrace: DefaultReturnGrace, Observer: b, Boot: b.machine, Now: func() time.Time { return b.now },
 	})
 }

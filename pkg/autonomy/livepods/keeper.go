@@ -471,7 +471,7 @@ func (k *Keeper) takeWords(fresh bool) {
 	for key, r := range k.records {
 		notes.Pods = append(notes.Pods, storedPod{key, r.Note, r.heard})
 	}
-	slices.SortFunc(notes.Pods, func(a, b storedPod) int { return a.PodKey.Compare(b.PodKey) })
+	slices.SortFunc(notes.Pods, func(a, b storedPod) int { return a.Compare(b.PodKey) })
 	if encoded, err := json.Marshal(notes); err == nil {
 		k.config.Facts.Note(func(n *facts.Notes) { n.PodNotes = encoded })
 	}

@@ -93,8 +93,8 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// report returns the report of an endpoint's node on the endpoint's pod, and whether the node runs it. about is false if
-// the upstream's state applies.
+// report returns the report of an endpoint's node on the endpoint's pod, and whether the node runs it. about is false
+// if the upstream's state applies.
 func (f *Facts) report(namespace string, e wire.Endpoint) (pod LivePod, runs, about bool) {
 	live := f.livePods[string(e.NodeName)]
 	key, ok := podOf(namespace, e)
@@ -110,8 +110,8 @@ func (f *Facts) report(namespace string, e wire.Endpoint) (pod LivePod, runs, ab
 	return pod, runs, true
 }
 
-// correction returns the correction of a pod's endpoint in an object of a Service; nil if its address is a name, which no
-// pod's endpoint has.
+// correction returns the correction of a pod's endpoint in an object of a Service; nil if its address is a name, which
+// no pod's endpoint has.
 func (live LivePod) correction(service string, endpoint wire.Endpoint) *wire.Correction {
 	corrected := &wire.Correction{Serving: live.Serving, Kept: live.Serving && slices.Contains(live.Idle, service)}
 	current, err := netip.ParseAddr(string(endpoint.Address))
@@ -295,8 +295,8 @@ type KnownPod struct {
 	Disputed bool
 }
 
-// PodsOn returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however many of
-// the nodes it names.
+// PodsOn returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however many
+// of the nodes it names.
 func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
 	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*Object]()
 	f.mu.RLock()

@@ -69,7 +69,8 @@ type Correction struct {
 
 // Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
-	return !c.Gone && !c.Unused && (c.Address == "" || c.Address == string(e.Address)) && (c.Kept || c.Serving == e.Serving())
+	return !c.Gone && !c.Unused && (c.Address == "" || c.Address == string(e.Address)) &&
+		(c.Kept || c.Serving == e.Serving())
 }
 
 // conditions are those of an endpoint.

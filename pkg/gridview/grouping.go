@@ -3,7 +3,6 @@ package gridview
 import (
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,15 +87,12 @@ func (g *Groupings) group(keys topology.Keys) *Grouping {
 func groupName(keys topology.Keys, labels topology.Labels) string {
 	var names []string
 	for _, key := range keys {
-		value, ok := labels[key]
+		name, in := SiteOf(labels, key)
 		switch {
-		case !ok:
-		case len(keys) > 1:
-			names = append(names, key+"="+value)
-		case value == "": // a normal value for topology, though not a site of a grid
-			return strconv.Quote(value)
-		default:
-			return value
+		case in && len(keys) > 1:
+			names = append(names, key+"="+name)
+		case in:
+			return name
 		}
 	}
 	return strings.Join(names, ",")

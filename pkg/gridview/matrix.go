@@ -74,8 +74,8 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	keeping := cluster.keepingOfNodes()
 	for name, labels := range cluster.Nodes {
 		_, edge := keeping[name]
-		if value := labels[key]; value != "" {
-			site := m.site(value)
+		if of, in := SiteOf(labels, key); in {
+			site := m.site(of)
 			site.Nodes++
 			site.edge = site.edge || edge || len(keeping) == 0
 			site.heard = site.heard || !cluster.Diagnosis.silent(name)
@@ -87,7 +87,7 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	}
 	slices.Sort(result.InNoSite)
 	for _, f := range cluster.Diagnosis.Of([]string{key}) {
-		if site := cluster.Nodes[f.Node][key]; site != "" && f.Severity == Failure {
+		if site, in := SiteOf(cluster.Nodes[f.Node], key); in && f.Severity == Failure {
 			m.site(site).noteState(MapFailed, f.Object.String()+": "+f.Message)
 		}
 	}
@@ -208,7 +208,7 @@ func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 	}
 	m.everywhere = m.everywhere || slices.Contains(s.TopologyKeys, m.key)
 	for _, of := range s.sites {
-		if site := of.labels[m.key]; site != "" && slices.Contains(s.TopologyKeys, m.key) {
+		if site, in := SiteOf(of.labels, m.key); in && slices.Contains(s.TopologyKeys, m.key) {
 			m.put(m.site(site), column, s, of.cell)
 		}
 	}

@@ -169,3 +169,26 @@ func BenchmarkView(b *testing.B) {
 		})
 	}
 }
+
+// TestSiteWithoutAName: a label with an empty value is a site, which has the same name everywhere.
+func TestSiteWithoutAName(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn(""), "b1": edgeIn("b"), "bare": {}}
+	diagnosis := &Diagnosis{Nodes: nodes}
+	service := wiretest.ServiceOf("shop/echo", `["zone"]`)
+	view := ofService(service, nodes, diagnosis, slice("p@b1"))
+	grid := Workloads(v1.DeploymentGridKind, &v1.DeploymentGrid{Spec: v1.WorkloadGridSpec{GridUniqKey: "zone"},
+		Status: v1.WorkloadGridStatus{States: map[string]v1.SiteState{"": {Phase: v1.SiteFailed}}}},
+		Surroundings{Nodes: nodes})
+	matrix := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: diagnosis}, []Grid{grid},
+		[]ServiceSummary{view.Summary()})
+	if got, want := tellSites(matrix), `""(1) Failed 2: DeploymentGrid /: Failed`; !strings.HasPrefix(got, want) ||
+		matrix.NodesWithoutSite != 1 || matrix.Sites[0].OfService(0) != CellNone.Word() {
+		t.Errorf("got\n%s\nwant %s; %d nodes without site", got, want, matrix.NodesWithoutSite)
+	}
+	if view.Sites[1].Name != `""` || grid.Sites[0].Name != `""` || *grid.Sites[0].Nodes != 1 {
+		t.Errorf("got %+v, %+v", view.Sites, grid.Sites)
+	}
+	if at := view.At("zone", `""`); len(at) != 1 || at[0].Node != "a1" {
+		t.Errorf("got %+v", at)
+	}
+}

@@ -28,7 +28,7 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	var first *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if key != "" && pod.Spec.NodeSelector[key] != site || pod.DeletionTimestamp != nil || IsReady(pod) {
+		if of, _ := SiteOf(pod.Spec.NodeSelector, key); key != "" && of != site || pod.DeletionTimestamp != nil || IsReady(pod) {
 			continue
 		}
 		if first == nil || pod.Name < first.Name {

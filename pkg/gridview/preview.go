@@ -112,7 +112,7 @@ func NewPreviewer(key string, cluster *Groupings) *Previewer {
 func (p *Previewer) Sites() []PreviewSite {
 	sites := []PreviewSite{}
 	for _, group := range p.groupings.Of(topology.Keys{p.key}).groups {
-		if site, in := group.labels[p.key]; in {
+		if site, in := SiteOf(group.labels, p.key); in {
 			sites = append(sites, PreviewSite{site, len(group.nodes)})
 		}
 	}
@@ -168,7 +168,7 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 		if !ptr.Deref(e.Conditions.Ready, true) {
 			continue
 		}
-		site, in := p.groupings.Nodes[ptr.Deref(e.NodeName, "")][p.key]
+		site, in := SiteOf(p.groupings.Nodes[ptr.Deref(e.NodeName, "")], p.key)
 		ready.add(site, in)
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
 			ready.unhinted++
@@ -217,7 +217,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	}
 	for _, g := range t.reach.groups {
 		_, without := t.reach.of(g.nodes)
-		if site, in := g.labels[p.key]; in && slices.ContainsFunc(without, t.reach.edge) {
+		if site, in := SiteOf(g.labels, p.key); in && slices.ContainsFunc(without, t.reach.edge) {
 			s.Dark = append(s.Dark, site)
 		}
 	}
@@ -239,7 +239,7 @@ func (r *readyEndpoints) heedHints() bool { return r.unhinted == 0 && len(r.hint
 func (p *Previewer) foreign(t *tally, ready *readyEndpoints) (foreign float64, sites bool) {
 	sum, nodes := 0.0, 0
 	for _, group := range p.groupings.Of(topology.Keys{p.key, corev1.LabelTopologyZone}).groups {
-		site, in := group.labels[p.key]
+		site, in := SiteOf(group.labels, p.key)
 		if !in {
 			continue
 		}

@@ -223,10 +223,10 @@ func TestPreviewOfAnEmptyValue(t *testing.T) {
 		Endpoints:   []discoveryv1.Endpoint{{NodeName: &node}},
 	})
 	got := p.Preview()
-	if len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
+	if len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Name: `""`, Nodes: 2}) || got.NodesWithoutSite != 1 {
 		t.Errorf("got the sites %+v, %d nodes without", got.Sites, got.NodesWithoutSite)
 	}
-	if s := got.Services[0]; len(s.Dark) != 0 || s.ReadyIn[""] != 1 {
+	if s := got.Services[0]; len(s.Dark) != 0 || s.ReadyIn[`""`] != 1 {
 		t.Errorf("got %+v", s)
 	}
 }

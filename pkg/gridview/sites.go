@@ -1,11 +1,13 @@
 package gridview
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -30,6 +32,18 @@ type Sites struct {
 	Resolvers    map[string]bool
 	ResolverKeys topology.Keys
 }
+
+// SiteOf returns the name of the site of a node with these labels, by a key, and reports false if it is in none.
+func SiteOf(labels topology.Labels, key string) (name string, in bool) {
+	value, in := labels[key]
+	if !in {
+		return "", false
+	}
+	return siteName(value), true
+}
+
+// siteName returns the name of the site of the nodes with a value of a label. An empty value is a site, too.
+func siteName(value string) string { return cmp.Or(value, `""`) }
 
 // SiteKey returns the key of a Service whose values are its sites: the first that is neither that of a node's name nor
 // "*". It returns "" if none is; the keys after it are fallbacks.
@@ -113,7 +127,7 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 }
 
 // resolverKeys returns the keys with which the nodes of all sites ask the CoreDNS of their own: the name of the node,
-// those that kube-dns has, and all keys of sites.
+// those that kube-dns has, and all keys of sites. Edge nodes without any CoreDNS of their own ask all of them.
 func (s Sites) resolverKeys(all []string) topology.Keys {
 	keys := topology.Keys{corev1.LabelHostname}
 	for _, key := range slices.Concat(s.ResolverKeys, all) {
@@ -121,32 +135,55 @@ func (s Sites) resolverKeys(all []string) topology.Keys {
 			keys = append(keys, key)
 		}
 	}
-	if slices.Contains(s.ResolverKeys, topology.Any) {
+	served := map[string]topology.Labels{} // by key, the values with a CoreDNS
+	for _, key := range keys {
+		served[key] = topology.Labels{}
+		for name := range s.Resolvers {
+			if value, in := s.Nodes[name][key]; in {
+				served[key][value] = name
+			}
+		}
+	}
+	alone := func(labels topology.Labels) bool {
+		return isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
+			value, in := labels[key]
+			return in && served[key][value] != ""
+		})
+	}
+	if slices.Contains(s.ResolverKeys, topology.Any) || slices.ContainsFunc(slices.Collect(maps.Values(s.Nodes)), alone) {
 		keys = append(keys, topology.Any)
 	}
 	return keys
 }
 
-// names returns findings about sites of a key, which is one of all, without CoreDNS, or with one that no query reaches.
+// names returns findings about sites of a key, which is one of all, that reach no CoreDNS, have none, or ask that of
+// any site.
 func (s Sites) names(key string, all []string) []Finding {
-	if s.Resolvers == nil || key == corev1.LabelHostname {
+	if s.Resolvers == nil {
 		return nil
 	}
-	sites := map[string]bool{} // whether each has CoreDNS
+	sites, without, apart := map[string]bool{}, []string{}, 0 // whether each has CoreDNS
 	for name, labels := range s.Nodes {
-		if site, in := labels[key]; in && isEdge(labels) {
+		if site, in := SiteOf(labels, key); in && isEdge(labels) {
 			sites[site] = sites[site] || s.Resolvers[name]
+			if s.ResolverKeys.Governed() && !inGroup(labels, s.ResolverKeys) {
+				apart++
+			}
 		}
 	}
-	var without []string
 	for _, site := range slices.Sorted(maps.Keys(sites)) {
 		if !sites[site] {
 			without = append(without, site)
 		}
 	}
-	f := Finding{Severity: Warning, Check: CheckNames, Key: key,
-		Object: Object{Kind: "Service", Namespace: "kube-system", Name: "kube-dns"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
+	f := Finding{Severity: Warning, Check: CheckNames, Key: key, Object: Object{"Service", service.Namespace, service.Name},
+		Action: setKeys(service, s.resolverKeys(all))}
 	switch {
+	case apart > 0:
+		f.Severity = Failure
+		f.Message = fmt.Sprintf("none of its topologyKeys is on %s with the label %s: no name resolves there",
+			enumerate.Count(apart, "edge node"), key)
 	case len(without) > 0:
 		f.Message = fmt.Sprintf("%d of the %d sites of %s have no CoreDNS (%s): names do not resolve there while the "+
 			"link is down", len(without), len(sites), key, enumerate.First(without, namedSites))
@@ -154,8 +191,6 @@ func (s Sites) names(key string, all []string) []Finding {
 			"chart's coreDNS.enabled (docs/coredns.md)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
-		f.Action = fmt.Sprintf("kubectl -n kube-system annotate --overwrite service kube-dns 'topologyKeys=[%s]'",
-			s.resolverKeys(all).Quoted())
 	default:
 		return nil
 	}

@@ -133,7 +133,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 			continue
 		}
 		site := Site{
-			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
+			Name: siteName(name), Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
 			Revision: state.Revision,
 			Desired:  state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
 			Available: state.AvailableReplicas,
@@ -216,7 +216,7 @@ func (s Surroundings) nodesIn(key string) map[string]int {
 	}
 	sites := map[string]int{}
 	for _, labels := range s.Nodes {
-		if site := labels[key]; site != "" {
+		if site, in := labels[key]; in {
 			sites[site]++
 		}
 	}

@@ -55,7 +55,7 @@ func inWords(sites []Site) string {
 
 // TestSiteStates: every state that a site can be in, in words.
 func TestSiteStates(t *testing.T) {
-	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "east"}, "n3": {"zone1": ""}, "n4": {}}
+	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "east"}, "n3": {}}
 	ready := v1.SiteState{Phase: v1.SiteReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
 	progressing := func(replicas, ready, updated, available int64) map[string]v1.SiteState {
 		return map[string]v1.SiteState{"east": {Phase: v1.SiteProgressing, Replicas: replicas, ReadyReplicas: ready,

@@ -209,13 +209,13 @@ type NodeVerdict struct {
 	Reaches string `json:"reaches"`
 }
 
-// At returns the verdicts of the nodes with a value of a label key, by name.
-func (v *View) At(key, value string) []NodeVerdict {
+// At returns the verdicts of the nodes of a site by a key, by name.
+func (v *View) At(key, name string) []NodeVerdict {
 	verdicts := []NodeVerdict{}
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		for _, node := range s.Nodes {
-			if site, in := v.tally.nodes[node][key]; in && site == value {
+			if site, in := SiteOf(v.tally.nodes[node], key); in && site == name {
 				verdicts = append(verdicts, v.of(s, node))
 			}
 		}

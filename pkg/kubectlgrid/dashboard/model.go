@@ -360,7 +360,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 		Nodes: []string{}, Workloads: []SiteWorkload{}, Services: []SiteService{},
 	}
 	for node, labels := range f.nodes.Nodes {
-		if labels[key] == name {
+		if site, in := gridview.SiteOf(labels, key); in && site == name {
 			d.Nodes = append(d.Nodes, node)
 		}
 	}

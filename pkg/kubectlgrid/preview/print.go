@@ -85,7 +85,7 @@ func (c Columns) row(namespace string, cells []string) []string {
 func siteNames(p *gridview.Preview) []string {
 	names := make([]string, 0, len(p.Sites))
 	for _, u := range p.Sites {
-		names = append(names, fmt.Sprintf("%s (%s)", cmp.Or(u.Name, `""`), enumerate.Count(u.Nodes, "node")))
+		names = append(names, fmt.Sprintf("%s (%s)", u.Name, enumerate.Count(u.Nodes, "node")))
 	}
 	return names
 }
@@ -130,7 +130,7 @@ func state(s *gridview.PreviewService) string {
 func perSite(readyIn map[string]int) string {
 	cells := make([]string, 0, len(readyIn))
 	for _, site := range slices.Sorted(maps.Keys(readyIn)) {
-		cells = append(cells, fmt.Sprintf("%s=%d", cmp.Or(site, `""`), readyIn[site]))
+		cells = append(cells, fmt.Sprintf("%s=%d", site, readyIn[site]))
 	}
 	return strings.Join(cells, ",")
 }

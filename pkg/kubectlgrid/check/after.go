@@ -32,7 +32,7 @@ func After(ctx context.Context, source Source) *Report {
 			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
 		for _, n := range c.nodes {
-			r.checkNodeArgs(n, nil)
+			r.checkNodeArgs(c, n, nil)
 		}
 		r.Findings = append(r.Findings, c.unread...)
 		return r.finish("Check")

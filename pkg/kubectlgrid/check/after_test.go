@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
@@ -459,19 +460,66 @@ var gridDefects = map[string]defect{
 				"node sees its endpoints"}},
 }
 
-// newDefects are of what no condition of a pod shows.
-var newDefects = map[string]defect{
-	"a hub whose APIService is not available, of another version": {all(adding(`
+// withHub is a cluster with a hub, which the wrappers ask, and whose APIService has this status.
+func withHub(status string) func(c *testCluster) {
+	return all(ofWrappers("--hub=1"), adding(`
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
- spec: {replicas: 2, selector: {matchLabels: {app: hub}}, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v0"}]}}},
+ spec: {replicas: 2, selector: {matchLabels: {app: hub}}, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v1"}]}}},
  status: {availableReplicas: 2}}
 ---
-{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io},
- status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: "x509: unknown authority"}]}}
-`), func(c *testCluster) {
-		ds := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper")
-		ds.Spec.Template.Spec.Containers[0].Args = append(ds.Spec.Template.Spec.Containers[0].Args, "--hub")
-	}), []string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (FailedDiscoveryCheck: x509: unknown " +
+{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io}, status: {`+status+`}}
+`))
+}
+
+// newDefects are of what no condition of a pod shows.
+var newDefects = map[string]defect{
+	"a hub whose APIService is available": {withHub(`conditions: [{type: Available, status: "True", reason: Passed}]`), nil},
+	"a hub whose APIService has no condition yet": {withHub(""),
+		[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (it has no condition Available)"}},
+	"a hub whose APIService may be available": {
+		withHub(`conditions: [{type: Available, status: Unknown, reason: Starting, message: "no answer"}]`),
+		[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (Starting: no answer)"}},
+	"a hub that is not asked, by a flag": {all(withHub(`conditions: [{type: Available, status: "True"}]`),
+		ofWrappers("--hub=f")),
+		[]string{"warning Hub Deployment kube-system/application-grid-hub: the hub is installed, and no wrapper asks it"}},
+	"wrappers over TLS, by a short word":                    {all(overTLS, ofWrappers("--insecure=0")), nil},
+	"plain wrappers, by a flag that takes no word after it": {ofWrappers("--insecure", "false"), nil},
+	"the wrapper's address without a scheme":                {ofKubeProxy("--master=127.0.0.1:51006"), nil},
+	"the wrapper's address without a scheme, and an authority": {all(
+		ofKubeProxy("--master=localhost:51006", "--config=/var/lib/kube-proxy/config.conf"),
+		func(c *testCluster) {
+			m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+			m.Data["kubeconfig.conf"] = strings.Replace(m.Data["kubeconfig.conf"], "{server:",
+				"{certificate-authority: /ca.crt, server:", 1)
+		}),
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://localhost:51006 (--master) on " +
+			"node edge0, and the wrapper serves plain HTTP"}},
+	"an address without a scheme, and a kubeconfig on the node": {
+		ofKubeProxy("--master=localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"),
+		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not " +
+			"known"}},
+	"an address with a scheme, and a kubeconfig on the node": {
+		ofKubeProxy("--master=http://localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"), nil},
+	"k3s, without a scheme": {k3s("edge0", `["agent","--kube-proxy-arg=master=localhost:51006"]`),
+		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://localhost:51006, and the " +
+			"wrapper serves plain HTTP"}},
+	"wrapper and kube-proxy in one pod": {all(func(c *testCluster) {
+		spec := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec
+		other := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0").Spec
+		spec.Containers = append(spec.Containers, other.Containers...)
+		spec.Volumes = append(spec.Volumes, other.Volumes...)
+	}, without("Pod kube-system/kube-proxy-edge-edge0")), nil},
+	"kube-proxy, and a wrapper as its sidecar": {all(func(c *testCluster) {
+		spec := &get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0").Spec
+		wrapper := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0]
+		wrapper.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+		wrapper.Ports = []corev1.ContainerPort{{ContainerPort: 51006}}
+		spec.InitContainers = append(spec.InitContainers, wrapper)
+	}, without("Pod kube-system/application-grid-wrapper-edge0")), nil},
+	"a hub whose APIService is not available, of another version": {all(
+		withHub(`conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: "x509: unknown authority"}]`),
+		image("Deployment kube-system/application-grid-hub", "registry.example.org/application-grid-hub:v0"),
+	), []string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (FailedDiscoveryCheck: x509: unknown " +
 		"authority)", "warning ProgramVersions DaemonSet in kube-system: the programs are of different versions"}},
 	"kube-proxy over TLS at a plain wrapper": {func(c *testCluster) {
 		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")

@@ -49,6 +49,7 @@ type testCluster struct {
 	now     time.Time
 	// refuse returns the error of a read of a kind.
 	refuse func(kind string) error
+	hidden string // an object that may not be read
 	denied string // a resource that SelfSubjectAccessReviews deny
 	listed map[string][]int64
 }
@@ -177,8 +178,12 @@ func (c *testCluster) source() Source {
 	api := builder.WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {
-			if err := refused(kindOf(api, o)); err != nil {
+			kind := kindOf(api, o)
+			if err := refused(kind); err != nil {
 				return err
+			}
+			if c.hidden == kind+" "+key.String() {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: kind}, key.Name, errors.New("no"))
 			}
 			return api.Get(ctx, key, o, opts...)
 		},
@@ -436,6 +441,49 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	expect(t, report, []string{"unknown Read Pod: it could not be read, and only those in kube-system were looked at"})
 	if !strings.Contains(lines(report, OK), "the wrapper is ready on each of 2 edge nodes") {
 		t.Errorf("got\n%s", lines(report, OK))
+	}
+}
+
+// TestUnreadConfiguration: what check cannot know because an object may not be read is not known to the other commands
+// either.
+func TestUnreadConfiguration(t *testing.T) {
+	c := newTestCluster(t)
+	c.hidden = "ConfigMap kube-system/kube-proxy-edge"
+	expect(t, After(t.Context(), c.source()), []string{
+		"unknown Read ConfigMap kube-system/kube-proxy-edge: it could not be read, and which server a kube-proxy asks",
+		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not known",
+		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge1"})
+	if d := Diagnose(t.Context(), c.source(), WithServices); d.Complete() {
+		t.Errorf("nothing is unread: %+v", d.Findings)
+	}
+}
+
+// TestPrintedPort: commands for a node name the address of the wrapper there.
+func TestPrintedPort(t *testing.T) {
+	c := newTestCluster(t)
+	all(onPort("51016"), overTLS, ofKubeProxy("--kubeconfig=/etc/kube-proxy.conf"),
+		labelled("edge1", "static"), without("Pod kube-system/kube-proxy-edge-edge1"),
+		k3s("edge1", `["agent","--kube-proxy-arg","master=https://10.0.0.1:6443"]`))(c)
+	actions := ""
+	for _, f := range After(t.Context(), c.source()).Findings {
+		if f.Check == "KubeProxy" {
+			actions += f.Action + "\n"
+		}
+	}
+	if strings.Count(actions, "https://localhost:51016/metrics") != 2 || strings.Contains(actions, "51006") {
+		t.Errorf("got\n%s", actions)
+	}
+	c = newTestCluster(t)
+	all(onPort("51016"), overTLS, ofKubeProxy("--master=https://10.0.0.1:6443"),
+		k3s("edge1", `["agent","--kube-proxy-arg","master=https://10.0.0.1:6443"]`))(c)
+	actions = lines(After(t.Context(), c.source()), Failure)
+	for _, f := range After(t.Context(), c.source()).Findings {
+		actions += f.Action + "\n"
+	}
+	for _, want := range []string{"give it the server https://localhost:51016", `["master=https://localhost:51016"]`} {
+		if !strings.Contains(actions, want) {
+			t.Errorf("there is no %s in\n%s", want, actions)
+		}
 	}
 }
 

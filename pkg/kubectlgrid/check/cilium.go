@@ -55,7 +55,7 @@ func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 // ciliumURLs returns the API servers that the CiliumNodeConfigs beside Cilium, or else its ConfigMap, give the agent of
 // a node with these labels. Of several for the node, which are in the order of their names, the last one counts.
 func (c *Cluster) ciliumURLs(cilium *workload, of topology.Labels) (urls string) {
-	if doc := c.documents.read[ciliumDefaults(cilium)]; doc != nil {
+	if doc := c.documents[ciliumDefaults(cilium)]; doc != nil {
 		urls = doc.data[apiServerURLs]
 	}
 	for _, config := range c.ciliumConfigs {
@@ -89,19 +89,19 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 		}
 		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
 			func(r rune) bool { return r == ',' || r == ' ' })
-		server := strings.Join(servers, ", ")
+		server, wrapper := strings.Join(servers, ", "), firstOf(wrappers[n.name])
 		r.first(check, n.name,
 			row{server == "" && !c.knows(ciliumConfigKind.Kind, kindConfigMap), Unknown, n.about(),
-				"whom its agent of Cilium asks could not be read", onNode},
+				"whom its agent of Cilium asks could not be read", onNode(wrapper)},
 			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): " +
 				"it moves on past the wrapper, and may hear of no change from then on",
 				"name the wrapper alone in " + apiServerURLs},
 			row{server == "", Failure, n.about(),
 				"its agent of Cilium asks the API server: Services reach every site from there", fix},
-			row{!leadsToWrapper(server, wrapperPort(wrappers[n.name])), Failure, n.about(),
+			row{!leadsToWrapper(server, wrapper.port), Failure, n.about(),
 				"its agent of Cilium asks " + server + ", past the wrapper: Services reach every site from there", fix},
-			row{otherScheme(server, wrappers[n.name]) != "", Failure, n.about(), "its agent of Cilium asks " + server +
-				otherScheme(server, wrappers[n.name]) + ": it never gets an answer", fix})
+			row{wrapper.otherScheme(server) != "", Failure, n.about(), "its agent of Cilium asks " + server +
+				wrapper.otherScheme(server) + ": it never gets an answer", fix})
 	}
 	r.first(check, "",
 		row{c.edges() == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also " +

@@ -1,14 +1,17 @@
 package check
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -60,7 +63,8 @@ func nodeOf(n *corev1.Node) *node {
 				reduced.proxyArgs = append(reduced.proxyArgs, "--"+strings.TrimLeft(value, "-"))
 			}
 			for _, value := range valuesOf(args, "--disable-kube-proxy") {
-				reduced.proxyDisabled = value != "false"
+				disabled, err := strconv.ParseBool(value)
+				reduced.proxyDisabled = disabled || err != nil // without a value it has the next flag's name
 			}
 		}
 	}
@@ -85,6 +89,15 @@ func valuesOf(args []string, flag string) []string {
 		values = append(values, value)
 	}
 	return values
+}
+
+// master returns the URL that kube-proxy inside of the node's agent is given. The agent gives it an authority, too.
+func (n *node) master() (server string, given bool) {
+	master, given := flagOf(n.proxyArgs, "master")
+	if given {
+		server, _ = serverOf(&clientcmdapi.Cluster{Server: master, CertificateAuthority: "the agent's"})
+	}
+	return cmp.Or(server, master), given
 }
 
 // pod is a reduced pod in the node's network.
@@ -207,7 +220,7 @@ type Cluster struct {
 	nodes     []*node
 	pods      []*pod
 	workloads []*workload
-	documents *documents
+	documents map[Object]*document
 	// carries are the ConfigMaps and Secrets of the programs' pods and of kube-proxy.
 	carries map[Object]bool
 
@@ -249,7 +262,7 @@ func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 	proxies := c.byNode(kubeProxyProgram)
 	for name := range c.byNode(wrapperProgram) {
 		d.Wrapped[name] = !slices.ContainsFunc(proxies[name], func(p *pod) bool {
-			return p.proxy.serverErr == nil && !c.leadsToWrappers(p.proxy)
+			return p.proxy.serverErr == nil && !c.leadsToWrappers(p.proxy.server)
 		})
 	}
 	return d

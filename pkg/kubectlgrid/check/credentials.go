@@ -101,7 +101,7 @@ func (r *Report) checkCredentials(c *Cluster) {
 		return strings.Compare(a.String(), b.String())
 	})
 	for _, about := range abouts {
-		doc := c.documents.read[about]
+		doc := c.documents[about]
 		if doc == nil || doc.err != nil {
 			continue
 		}

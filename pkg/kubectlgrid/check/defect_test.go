@@ -174,6 +174,26 @@ data:
 	}
 }
 
+// ofKubeProxy is a cluster in which the kube-proxy of edge0 has these arguments.
+func ofKubeProxy(args ...string) func(c *testCluster) {
+	return func(c *testCluster) {
+		p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
+		p.Labels = nil // those of its revision
+		p.Spec.Containers[0].Command = append([]string{"kube-proxy"}, args...)
+	}
+}
+
+// ofWrappers is a cluster whose wrappers have further arguments, in their DaemonSet, too.
+func ofWrappers(args ...string) func(c *testCluster) {
+	return func(c *testCluster) {
+		of := func(spec *corev1.PodSpec) { spec.Containers[0].Args = append(spec.Containers[0].Args, args...) }
+		of(&get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper").Spec.Template.Spec)
+		for _, node := range []string{"edge0", "edge1"} {
+			of(&get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node).Spec)
+		}
+	}
+}
+
 // crd is the definition of a kind of grid, of this version.
 func crd(name, version string) string {
 	return fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,

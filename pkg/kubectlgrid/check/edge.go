@@ -13,11 +13,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
+// onNode returns the command for the node of a wrapper, for facts that the API server does not show.
+func onNode(wrapper *pod) string {
+	return "on the node: curl -sk " + wrapper.url() + "/metrics | grep application_grid_wrapper_watchers must print 1 " +
+		"for services and endpointslices"
+}
+
 // Commands that repair something.
 const (
-	// onNode is a command for the node itself, for facts that the API server does not show.
-	onNode = "on the node: curl -s localhost:51006/metrics | grep application_grid_wrapper_watchers must print 1 " +
-		"for services and endpointslices"
 	unlabelAll = "kubectl label nodes --all " + v1.LabelEdgeNode + "-"
 	awayPatch  = "kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml"
 	backPatch  = "kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-back.yaml"
@@ -53,7 +56,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 			e.edgeNode(n)
 		} else {
 			e.otherNode(n)
-			e.checkNodeArgs(n, e.wrappers[n.name])
+			e.checkNodeArgs(e.Cluster, n, e.wrappers[n.name])
 		}
 	}
 	about, each := Object{Kind: kindNode}, "each of "+enumerate.Count(edges, "edge node")
@@ -91,16 +94,16 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 
 // edgeNode checks an edge node.
 func (e *edgeCheck) edgeNode(n *node) {
-	port := wrapperPort(e.wrappers[n.name])
 	e.wrapper(n)
 	switch {
 	case len(e.proxies[n.name]) > 0:
-		e.kubeProxies(n, port)
+		e.kubeProxies(n)
 	case len(e.running(ciliumProgram)) > 0: // checkCilium checks whom that asks
 	case n.edge != v1.EdgeNodeStatic && e.knows(kindDaemonSet) &&
 		(e.anyProxy || n.distribution != "" || n.proxyDisabled):
-		e.noProxyPod(n, port)
+		e.noProxyPod(n)
 	default:
+		onNode := onNode(firstOf(e.wrappers[n.name]))
 		e.first(gridview.CheckKubeProxy, n.name,
 			row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 				"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode},
@@ -123,7 +126,7 @@ func (e *edgeCheck) otherNode(n *node) {
 			v1.EdgeNodeStatic)})
 	for _, p := range e.proxies[n.name] {
 		serves := len(e.wrappers[n.name]) > 0 && (firstOf(e.wrappers[n.name]).ready || !n.ready)
-		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy) && !serves, Failure,
+		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy.server) && !serves, Failure,
 			p.about(), fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper serves: its rules stay as they are",
 				p.proxy.server, p.proxy.source, n.name),
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.name,
@@ -152,9 +155,6 @@ func (e *edgeCheck) wrapper(n *node) {
 			"not show: neither whether it runs nor whether it is ready",
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
-
-// firstOf returns the first of some pods, or an empty one.
-func firstOf(pods []*pod) *pod { return append(slices.Clone(pods), &pod{})[0] }
 
 // agent checks that an edge node has one pod of a program.
 func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
@@ -187,10 +187,10 @@ func (c *Cluster) noneOfSystem(n *node, program Program, pods []*pod) row {
 
 // checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy
 // to a wrapper that does not serve there.
-func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
-	master, _ := flagOf(n.proxyArgs, "master")
+func (r *Report) checkNodeArgs(c *Cluster, n *node, wrappers []*pod) {
+	master, _ := n.master()
 	r.all(gridview.CheckKubeProxy, n.name, row{
-		leadsToWrapper(master, defaultPort) && !n.proxyDisabled && !firstOf(wrappers).ready,
+		c.leadsToWrappers(master) && !n.proxyDisabled && !firstOf(wrappers).ready,
 		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules "+
 			"stay as "+
 			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's "+
@@ -207,18 +207,18 @@ func remedy(p *pod) string {
 }
 
 // kubeProxies checks the kube-proxies of an edge node, which should have one, and the servers that they ask.
-func (e *edgeCheck) kubeProxies(n *node, port int32) {
+func (e *edgeCheck) kubeProxies(n *node) {
 	e.twoProxies(n)
+	wrapper := firstOf(e.wrappers[n.name])
 	for _, p := range e.proxies[n.name] {
 		config := p.proxy
-		past := config.serverErr == nil && !leadsToWrapper(config.server, port)
+		past := config.serverErr == nil && !leadsToWrapper(config.server, wrapper.port)
 		// kubeadm's own waits for the wrapper: see manifests/kubeadm.
 		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper &&
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
-		wrapper := firstOf(e.wrappers[n.name])
 		e.first(gridview.CheckKubeProxy, n.name,
 			row{config.serverErr != nil, Unknown, p.about(),
-				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr), onNode},
+				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr), onNode(wrapper)},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
 				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
 				"repair the wrapper; kube-proxy then moves by itself"},
@@ -228,12 +228,11 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
-				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how",
-					port)},
-			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
+				fmt.Sprintf("give it the server %s and restart it; docs/other-clusters.md says how", wrapper.url())},
+			row{wrapper.otherScheme(config.server) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
 				"(%s) on node %s%s: it never gets an answer, and its rules do not "+
 				"change", config.server, config.source, n.name,
-				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or change " +
+				wrapper.otherScheme(config.server)), "give its server the wrapper's scheme, or change " +
 				"the wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
@@ -272,8 +271,9 @@ func (e *edgeCheck) twoProxies(n *node) {
 }
 
 // noProxyPod checks an edge node without a pod of kube-proxy.
-func (e *edgeCheck) noProxyPod(n *node, port int32) {
-	master, given := flagOf(n.proxyArgs, "master")
+func (e *edgeCheck) noProxyPod(n *node) {
+	wrapper := firstOf(e.wrappers[n.name])
+	master, given := n.master()
 	asks := "has no --master: it asks the API server"
 	if given {
 		asks = "asks " + master + ", past the wrapper"
@@ -295,19 +295,18 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and kube-proxy has no " +
 			"pod there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
 		row{n.distribution == k0sMade, Unknown, n.about(),
-			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode},
+			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode(wrapper)},
 		e.noneOfSystem(n, kubeProxyProgram, nil),
 		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +
 			since(frozen) + ", or something else makes them", repair},
 		row{!n.tellsArgs || inFile, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process " +
-			"there, and only a file on the node says which server it asks", onNode},
-		row{!leadsToWrapper(master, port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
+			"there, and only a file on the node says which server it asks", onNode(wrapper)},
+		row{!leadsToWrapper(master, wrapper.port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
 			asks + ", and Services reach every site from there",
-			fmt.Sprintf(`put kube-proxy-arg: ["master=http://localhost:%d"] into the node's config.yaml and restart %s`,
-				port, n.distribution)},
-		row{otherScheme(master, e.wrappers[n.name]) != "", Failure, n.about(), "its kube-proxy, a part of " +
-			n.distribution + ", asks " + master + otherScheme(master, e.wrappers[n.name]) + ": its rules stay as " +
-			"they are",
+			fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into the node's config.yaml and restart %s`, wrapper.url(),
+				n.distribution)},
+		row{wrapper.otherScheme(master) != "", Failure, n.about(), "its kube-proxy, a part of " + n.distribution +
+			", asks " + master + wrapper.otherScheme(master) + ": its rules stay as they are",
 			"give master= in the node's config.yaml the wrapper's scheme and restart " + n.distribution})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -22,25 +23,22 @@ type document struct {
 	err     error
 }
 
-// documents reads ConfigMaps and Secrets, each once.
-type documents struct {
-	api  client.Reader
-	read map[Object]*document
-}
-
-func (d *documents) get(ctx context.Context, kind, namespace, name string) *document {
-	about := named(kind, namespace, name)
-	if known := d.read[about]; known != nil {
+// document reads a ConfigMap or Secret, once. If it exists, and cannot be read, that has a consequence.
+func (c *Cluster) document(ctx context.Context, about Object, consequence string) *document {
+	if known := c.documents[about]; known != nil {
 		return known
 	}
 	doc := &document{about: about, data: map[string]string{}}
-	d.read[about] = doc
+	c.documents[about] = doc
 	configMap, secret := &corev1.ConfigMap{}, &corev1.Secret{}
 	object := client.Object(configMap)
-	if kind != kindConfigMap {
+	if about.Kind != kindConfigMap {
 		object = secret
 	}
-	if doc.err = d.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); doc.err != nil {
+	if doc.err = c.API.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, object); doc.err != nil {
+		if !apierrors.IsNotFound(doc.err) {
+			c.lost(about, doc.err, consequence)
+		}
 		return doc
 	}
 	maps.Copy(doc.data, configMap.Data)
@@ -62,10 +60,10 @@ func changed(object metav1.Object) time.Time {
 	return latest
 }
 
-// file returns the text of a container's file, if it is from a ConfigMap or Secret.
-func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container,
+// file returns the text of a file of kube-proxy's container, if it is from a ConfigMap or Secret.
+func (c *Cluster) file(ctx context.Context, namespace string, pod *corev1.PodSpec, mounts []corev1.VolumeMount,
 	name string) (string, *document, error) {
-	for _, mount := range c.VolumeMounts {
+	for _, mount := range mounts {
 		if name != mount.MountPath && !strings.HasPrefix(name, strings.TrimSuffix(mount.MountPath, "/")+"/") {
 			continue
 		}
@@ -82,7 +80,8 @@ func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodS
 				if !mapped {
 					key = inside
 				}
-				doc := d.get(ctx, source.kind, namespace, source.name)
+				doc := c.document(ctx, named(source.kind, namespace, source.name),
+					"which server a kube-proxy asks is not known")
 				if doc.err != nil {
 					return "", doc, fmt.Errorf("%s: %w", doc.about, doc.err)
 				}

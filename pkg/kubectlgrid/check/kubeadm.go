@@ -23,7 +23,7 @@ type kubeProxySets struct {
 func (c *Cluster) kubeProxySets() kubeProxySets {
 	var sets kubeProxySets
 	for _, w := range c.running(kubeProxyProgram) {
-		leads := c.leadsToWrappers(w.proxy)
+		leads := c.leadsToWrappers(w.proxy.server)
 		switch {
 		case w.kind != kindDaemonSet:
 		case w.namespace != system:

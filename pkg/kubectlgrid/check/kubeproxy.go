@@ -12,7 +12,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 )
 
@@ -30,10 +32,18 @@ type proxyConfig struct {
 
 // proxyConfigOf reads the configuration of a kube-proxy by its own rules: --master overrides a kubeconfig, and a
 // configuration file overrides every other flag.
-func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
-	c *corev1.Container) proxyConfig {
+func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
+	container *corev1.Container) proxyConfig {
 	var config proxyConfig
-	words := commandLine(c)
+	words := commandLine(container)
+	read := func(name string) (string, *document, error) {
+		text, doc, err := c.file(ctx, namespace, pod, container.VolumeMounts, name)
+		if err == nil && doc.changed.After(config.changed) {
+			config.changed = doc.changed
+		}
+		return text, doc, err
+	}
+	master, _ := flagOf(words, "master")
 	kubeconfig, _ := flagOf(words, "kubeconfig")
 	config.mode, _ = flagOf(words, "proxy-mode")
 	if file, given := flagOf(words, "config"); given {
@@ -43,9 +53,8 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 				Kubeconfig string `json:"kubeconfig"`
 			} `json:"clientConnection"`
 		}
-		text, doc, err := d.file(ctx, namespace, pod, c, file)
+		text, doc, err := read(file)
 		if err == nil {
-			config.changed = doc.changed
 			if err = yaml.Unmarshal([]byte(text), &parsed); err != nil {
 				err = fmt.Errorf("%s: %w", doc.about, err)
 			}
@@ -57,30 +66,45 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 			config.mode, kubeconfig = parsed.Mode, parsed.ClientConnection.Kubeconfig
 		}
 	}
-	if master, given := flagOf(words, "master"); given && master != "" {
-		config.server, config.source, config.serverErr = master, "--master", nil
-		return config
-	}
-	if config.serverErr != nil {
-		return config
-	}
-	if kubeconfig == "" {
-		config.source = "its ServiceAccount, for want of a kubeconfig"
-		config.server = cmp.Or(inClusterServer(envOf(c)), "https://kubernetes.default.svc")
-		return config
-	}
-	text, doc, err := d.file(ctx, namespace, pod, c, kubeconfig)
-	if err == nil {
-		config.source = fmt.Sprintf("%s in %s", kubeconfig, doc.about)
-		if doc.changed.After(config.changed) {
-			config.changed = doc.changed
+	cluster := &clientcmdapi.Cluster{}
+	switch {
+	case config.serverErr != nil:
+	case kubeconfig != "":
+		text, doc, err := read(kubeconfig)
+		if err == nil {
+			config.source = fmt.Sprintf("%s in %s", kubeconfig, doc.about)
+			cluster, err = clusterOf(text)
 		}
-		config.server, err = serverOf(text)
+		if err != nil {
+			config.serverErr = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		}
+	case master == "":
+		config.source = "its ServiceAccount, for want of a kubeconfig"
+		cluster.Server = cmp.Or(inClusterServer(envOf(container)), "https://kubernetes.default.svc")
 	}
-	if err != nil {
-		config.serverErr = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	if master != "" {
+		config.source = "--master"
+		if whole, err := url.Parse(master); err == nil && whole.Host != "" { // whatever the kubeconfig has
+			config.serverErr = nil
+		}
+		cluster.Server = master
+	}
+	if config.serverErr == nil {
+		config.server, config.serverErr = serverOf(cluster)
 	}
 	return config
+}
+
+// serverOf returns the URL of a server as a client of it does: without a scheme, it is that of TLS if the client has an
+// authority, or verifies no certificate.
+func serverOf(cluster *clientcmdapi.Cluster) (string, error) {
+	server, _, err := rest.DefaultServerUrlFor(&rest.Config{Host: cluster.Server, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: cluster.CertificateAuthority, CAData: cluster.CertificateAuthorityData,
+		Insecure: cluster.InsecureSkipTLSVerify}})
+	if err != nil {
+		return "", err
+	}
+	return server.String(), nil
 }
 
 // inClusterServer returns the server that an environment sets in place of that of the cluster; "" if it sets none.
@@ -92,16 +116,16 @@ func inClusterServer(env map[string]string) string {
 	return "https://" + net.JoinHostPort(host, env["KUBERNETES_SERVICE_PORT"])
 }
 
-// serverOf returns the server of a kubeconfig's current context.
-func serverOf(text string) (string, error) {
+// clusterOf returns the cluster of a kubeconfig's current context.
+func clusterOf(text string) (*clientcmdapi.Cluster, error) {
 	config, err := clientcmd.Load([]byte(text))
 	if err != nil {
-		return "", fmt.Errorf("it is not a kubeconfig: %w", err)
+		return &clientcmdapi.Cluster{}, fmt.Errorf("it is not a kubeconfig: %w", err)
 	}
 	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
-		return config.Clusters[current.Cluster].Server, nil
+		return config.Clusters[current.Cluster], nil
 	}
-	return "", errors.New("its current context names no cluster")
+	return &clientcmdapi.Cluster{}, errors.New("its current context names no cluster")
 }
 
 // leadsToWrapper reports whether a URL is that of a wrapper on the node itself, which listens on this port.
@@ -114,29 +138,33 @@ func leadsToWrapper(server string, port int32) bool {
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
 }
 
-// wrapperPort returns the port of a node's wrapper, which is the default one if no wrapper can be seen.
-func wrapperPort(wrappers []*pod) int32 {
-	if len(wrappers) == 0 {
-		return defaultPort
+// firstOf returns the first of a node's pods of one program; without any an empty one, which has the wrapper's default
+// port.
+func firstOf(pods []*pod) *pod { return append(slices.Clone(pods), &pod{port: defaultPort})[0] }
+
+// url returns the URL of a wrapper for programs on its node.
+func (p *pod) url() string {
+	scheme := "http"
+	if p.tls {
+		scheme = "https"
 	}
-	return wrappers[0].port
+	return fmt.Sprintf("%s://localhost:%d", scheme, p.port)
 }
 
-// leadsToWrappers reports whether a kube-proxy asks for a wrapper, at the port of any, on its own node.
-func (c *Cluster) leadsToWrappers(config *proxyConfig) bool {
-	return config.serverErr == nil && (leadsToWrapper(config.server, defaultPort) ||
-		slices.ContainsFunc(c.pods, func(p *pod) bool {
-			return p.program == wrapperProgram && leadsToWrapper(config.server, p.port)
-		}))
+// leadsToWrappers reports whether a URL is that of a wrapper on the node itself, at the port of any.
+func (c *Cluster) leadsToWrappers(server string) bool {
+	return leadsToWrapper(server, defaultPort) || slices.ContainsFunc(c.pods, func(p *pod) bool {
+		return p.program == wrapperProgram && leadsToWrapper(server, p.port)
+	})
 }
 
-// otherScheme returns a description if a URL of a wrapper has another scheme than the node's wrapper serves; "" if they
-// are the same, or if no wrapper can be seen.
-func otherScheme(server string, wrappers []*pod) string {
-	if len(wrappers) == 0 || strings.HasPrefix(server, "https:") == wrappers[0].tls {
+// otherScheme returns a description if a URL of a wrapper has another scheme than that wrapper serves; "" if they are
+// the same, or if no wrapper can be seen.
+func (p *pod) otherScheme(server string) string {
+	switch {
+	case p.name == "" || strings.HasPrefix(server, "https:") == p.tls:
 		return ""
-	}
-	if wrappers[0].tls {
+	case p.tls:
 		return ", and the wrapper serves HTTPS (--insecure=false)"
 	}
 	return ", and the wrapper serves plain HTTP"

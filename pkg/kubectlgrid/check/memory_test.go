@@ -27,7 +27,7 @@ func TestMemory(t *testing.T) {
 				"--master=http://localhost:51006"},
 		}}},
 	}
-	c := &Cluster{documents: &documents{read: map[Object]*document{}}, carries: map[Object]bool{}}
+	c := &Cluster{documents: map[Object]*document{}, carries: map[Object]bool{}}
 	heap := func() uint64 {
 		runtime.GC()
 		var stats runtime.MemStats
@@ -57,7 +57,7 @@ func TestMemory(t *testing.T) {
 			if err := p.Unmarshal(data); err != nil {
 				t.Fatal(err)
 			}
-			c.pods = append(c.pods, c.podOf(t.Context(), &p, configs))
+			c.pods = append(c.pods, c.podOf(t.Context(), &p, containersOf(&p.Spec)[0], configs))
 		}
 	}
 	per := (heap() - before) / nodes

@@ -54,7 +54,7 @@ func (r *Report) checkPort(c *Cluster) {
 	const check = gridview.CheckPort
 	wrappers, needed := c.byNode(wrapperProgram), map[string]bool{} // by node
 	for _, n := range c.nodes {
-		needed[n.name] = n.isEdge() && wrapperPort(wrappers[n.name]) == defaultPort
+		needed[n.name] = n.isEdge() && firstOf(wrappers[n.name]).port == defaultPort
 	}
 	for _, p := range c.pods {
 		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && needed[p.node], Failure,

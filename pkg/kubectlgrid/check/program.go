@@ -1,6 +1,8 @@
 package check
 
 import (
+	"net"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -8,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Program is the program of a container, if it matters here.
@@ -34,23 +37,44 @@ var programs = []Program{
 	nodeLocalProgram,
 }
 
-// programOf finds the first container of a pod that runs a known program. It looks at the names of the command, of the
-// container and of the image, because images are renamed, and SuperEdge's pods have other labels.
-func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
-	for i := range pod.Containers {
-		c := &pod.Containers[i]
-		if runs := Program(executable(commandLine(c))); slices.Contains(programs, runs) {
-			return runs, c
-		}
-		for _, p := range programs {
-			image := path.Base(repository(c.Image))
-			// GKE's image is kube-proxy-amd64.
-			if c.Name == string(p) || image == string(p) || strings.HasPrefix(image, string(p)+"-") {
-				return p, c
-			}
+// container is a container that runs one of the programs, or that takes the wrapper's port of its node.
+type container struct {
+	*corev1.Container
+
+	program   Program
+	takesPort bool
+}
+
+// containersOf returns the containers of a pod that matter here, without those that end before the others start.
+func containersOf(pod *corev1.PodSpec) []container {
+	var found []container
+	sidecars := slices.DeleteFunc(slices.Clone(pod.InitContainers), func(c corev1.Container) bool {
+		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
+	})
+	for _, c := range slices.Concat(pod.Containers, sidecars) {
+		of := container{&c, programOf(&c), takesPort(&c, pod.HostNetwork)}
+		if of.program != "" || of.takesPort {
+			found = append(found, of)
 		}
 	}
-	return "", nil
+	return found
+}
+
+// programOf returns the known program that a container runs, or "". It looks at the names of the command, of the
+// container and of the image, because images are renamed, and SuperEdge's pods have other labels.
+func programOf(c *corev1.Container) Program {
+	if runs := Program(executable(commandLine(c))); slices.Contains(programs, runs) {
+		return runs
+	}
+	image := path.Base(repository(c.Image))
+	i := slices.IndexFunc(programs, func(p Program) bool {
+		// GKE's image is kube-proxy-amd64.
+		return c.Name == string(p) || image == string(p) || strings.HasPrefix(image, string(p)+"-")
+	})
+	if i < 0 {
+		return ""
+	}
+	return programs[i]
 }
 
 // executable returns the name of the program that a command line starts, directly or through a shell.
@@ -124,6 +148,21 @@ func flagOf(words []string, name string) (value string, given bool) {
 	return value, given
 }
 
+// boolFlag returns the last value of a boolean flag, as the programs parse it: --name or --name=value, and never
+// --name value.
+func boolFlag(words []string, name string, otherwise bool) bool {
+	for _, word := range words {
+		flag, text, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		if flag != name || !strings.HasPrefix(word, "-") {
+			continue
+		}
+		if value, err := strconv.ParseBool(strings.Trim(text, `"'`)); err == nil || !hasValue {
+			otherwise = value || !hasValue
+		}
+	}
+	return otherwise
+}
+
 // repository returns an image without its tag and digest, and tagOf its tag.
 func repository(image string) string {
 	image, _, _ = strings.Cut(image, "@")
@@ -141,30 +180,33 @@ func tagOf(image string) string {
 // listens matches flags with an address or port at which a program listens.
 var listens = regexp.MustCompile(`^--?[a-z-]*(bind|listen|addr|port)[a-z-]*$`)
 
-// takesPort reports whether a pod declares that it listens on the wrapper's port of the node.
-func takesPort(pod *corev1.PodSpec) bool {
+// takesPort reports whether a container declares that what is sent to the wrapper's port of the node's loopback reaches
+// it. Outside of the node's network, the network plugin forwards host ports, also from the loopback.
+func takesPort(c *corev1.Container, hostNetwork bool) bool {
 	const port = defaultPort
-	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
-		for _, p := range c.Ports {
-			if p.HostPort == port || (pod.HostNetwork && p.ContainerPort == port) {
-				return true
-			}
+	for _, p := range c.Ports {
+		if p.HostPort == port && onLoopback(p.HostIP) || hostNetwork && p.ContainerPort == port {
+			return true
 		}
-		if !pod.HostNetwork {
-			continue
+	}
+	words := commandLine(c)
+	for i, word := range words {
+		flag, value, hasValue := strings.Cut(word, "=")
+		if !hasValue && i+1 < len(words) {
+			value = words[i+1]
 		}
-		words := commandLine(&c)
-		for i, word := range words {
-			flag, value, hasValue := strings.Cut(word, "=")
-			if !hasValue && i+1 < len(words) {
-				value = words[i+1]
-			}
-			if listens.MatchString(flag) && !strings.Contains(value, "://") && portOf(value) == port {
-				return true
-			}
+		if hostNetwork && listens.MatchString(flag) && !strings.Contains(value, "://") && portOf(value) == port {
+			host, _, _ := net.SplitHostPort(strings.Trim(value, `"'`)) // a port alone has none
+			return onLoopback(host)
 		}
 	}
 	return false
+}
+
+// onLoopback reports whether a listener at a host, empty for all addresses, listens on the loopback.
+func onLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err != nil || ip.IsUnspecified() || ip.IsLoopback()
 }
 
 // portOf returns the port of an address, or the number itself; 0 if it has none.

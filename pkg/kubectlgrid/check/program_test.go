@@ -32,7 +32,7 @@ func TestProgramOf(t *testing.T) {
 		"SuperEdge's place": {corev1.Container{Name: "w", Command: []string{"/usr/local/bin/application-grid-wrapper",
 			"--bind-address=127.0.0.1:51006"}}, wrapperProgram},
 	} {
-		if got, _ := programOf(&corev1.PodSpec{Containers: []corev1.Container{test.container}}); got != test.want {
+		if got := programOf(&test.container); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
@@ -54,17 +54,35 @@ func TestFlagOf(t *testing.T) {
 func TestTakesPort(t *testing.T) {
 	for line, want := range map[string]bool{
 		"--bind-address=127.0.0.1:51006": true, "--listen :51006": true, "--port=51006": true,
-		"--metrics-bind-address=[::1]:51006": true,
-		"--master=http://localhost:51006":    false, "--address=http://localhost:51006": false, "--port=5100": false,
-		"--bind-address": false, "": false,
+		"--metrics-bind-address=[::1]:51006": true, "--addr=localhost:51006": true, "--addr=[::]:51006": true,
+		"--master=http://localhost:51006": false, "--address=http://localhost:51006": false, "--port=5100": false,
+		"--bind-address": false, "": false, "--bind-address=192.0.2.1:51006": false,
 	} {
-		pod := corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Args: strings.Fields(line)}}}
-		if got := takesPort(&pod); got != want {
+		c := corev1.Container{Args: strings.Fields(line)}
+		if got := takesPort(&c, true); got != want {
 			t.Errorf("%s: got %v", line, got)
 		}
-		pod.HostNetwork = false
-		if takesPort(&pod) {
+		if takesPort(&c, false) {
 			t.Errorf("%s: a port of the pod's own network", line)
+		}
+	}
+	// The network plugin forwards a host port from the loopback, too, unless it is one of another address.
+	for hostIP, want := range map[string]bool{"": true, "0.0.0.0": true, "::": true, "127.0.0.1": true, "192.0.2.1": false} {
+		c := corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 51006, HostIP: hostIP}}}
+		if got := takesPort(&c, false); got != want {
+			t.Errorf("a host port of %q: got %t", hostIP, got)
+		}
+	}
+}
+
+// TestBoolFlag: as the programs read them.
+func TestBoolFlag(t *testing.T) {
+	for line, want := range map[string]bool{
+		"": true, "--insecure": true, "--insecure=false": false, "--insecure=0": false, "--insecure=F": false,
+		"--insecure false": true, "--insecure=false --insecure": true, "--insecure=1": true, "--insecure='false'": false,
+	} {
+		if got := boolFlag(strings.Fields(line), "insecure", true); got != want {
+			t.Errorf("%s: got %t", line, got)
 		}
 	}
 }

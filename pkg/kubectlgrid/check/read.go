@@ -100,10 +100,8 @@ type Source struct {
 
 // readCluster reads the data that both Before and After need.
 func readCluster(ctx context.Context, source Source) *Cluster {
-	c := &Cluster{
-		Source: source, documents: &documents{api: source.API, read: map[Object]*document{}},
-		carries: map[Object]bool{}, missing: map[string]bool{},
-	}
+	c := &Cluster{Source: source, documents: map[Object]*document{}, carries: map[Object]bool{},
+		missing: map[string]bool{}}
 	c.readCiliumConfigs(ctx)
 	c.readNodes(ctx)
 	c.readPods(ctx)
@@ -145,18 +143,6 @@ func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name
 	return nil, true
 }
 
-// document reads a ConfigMap or Secret that a cluster may lack; nil if it does, or could not be read.
-func (c *Cluster) document(ctx context.Context, about Object, consequence string) *document {
-	doc := c.documents.get(ctx, about.Kind, about.Namespace, about.Name)
-	if doc.err == nil {
-		return doc
-	}
-	if !apierrors.IsNotFound(doc.err) {
-		c.lost(about, doc.err, consequence)
-	}
-	return nil
-}
-
 func (c *Cluster) readNodes(ctx context.Context) {
 	var err error
 	c.nodes, err = pages.Keep(ctx, c.API, &corev1.NodeList{}, func(n *corev1.Node) (*node, bool) {
@@ -171,15 +157,15 @@ func (c *Cluster) readNodes(ctx context.Context) {
 // node.
 func (c *Cluster) readPods(ctx context.Context) {
 	configs := map[string]*proxyConfig{}
-	read := func(options ...client.ListOption) (err error) {
-		c.pods, err = pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (*pod, bool) {
-			if !p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-				return nil, false
+	read := func(options ...client.ListOption) error {
+		c.pods = nil
+		return pages.Each(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) {
+			if p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+				for _, container := range containersOf(&p.Spec) {
+					c.pods = append(c.pods, c.podOf(ctx, p, container, configs))
+				}
 			}
-			reduced := c.podOf(ctx, p, configs)
-			return reduced, reduced != nil
 		}, options...)
-		return err
 	}
 	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
@@ -196,16 +182,12 @@ func (c *Cluster) readPods(ctx context.Context) {
 	}
 }
 
-// podOf reduces a pod; nil if it does not matter.
-func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*proxyConfig) *pod {
-	program, container := programOf(&p.Spec)
-	takes := takesPort(&p.Spec)
-	if program == "" && !takes {
-		return nil
-	}
+// podOf reduces a pod to what matters for one of its containers.
+func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, configs map[string]*proxyConfig) *pod {
 	reduced := &pod{
-		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
+		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: of.program, takesPort: of.takesPort,
 		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
+		image: of.Image,
 	}
 	if !reduced.ready {
 		reduced.why, reduced.unreadySince = gridview.PodProblem(p), p.CreationTimestamp.Time
@@ -218,26 +200,23 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		reduced.owner = owner.Kind + " " + owner.Name
 	}
-	if container != nil {
-		reduced.image = container.Image
-		for _, status := range p.Status.ContainerStatuses {
-			if status.Name == container.Name && status.State.Running != nil {
-				reduced.started = status.State.Running.StartedAt.Time
-			}
+	for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if status.Name == of.Name && status.State.Running != nil {
+			reduced.started = status.State.Running.StartedAt.Time
 		}
 	}
 	if p.Spec.NodeName == "" {
 		reduced.waitsFor = meantFor(&p.Spec)
 	}
-	switch program {
+	switch of.program {
 	case wrapperProgram:
+		words := commandLine(of.Container)
 		reduced.port = defaultPort
-		if address, given := flagOf(commandLine(container), "bind-address"); given {
+		if address, given := flagOf(words, "bind-address"); given {
 			reduced.port = portOf(address)
 		}
-		insecure, _ := flagOf(commandLine(container), "insecure")
-		reduced.tls = insecure == "false"
-		reduced.hostname = hostnameOf(container, p.Spec.NodeName)
+		reduced.tls = !boolFlag(words, "insecure", true)
+		reduced.hostname = hostnameOf(of.Container, p.Spec.NodeName)
 		c.carry(p.Namespace, &p.Spec)
 	case kubeProxyProgram:
 		// Pods of one revision of a DaemonSet are configured alike.
@@ -247,7 +226,7 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*
 		}
 		reduced.proxy = configs[revision]
 		if reduced.proxy == nil {
-			config := c.documents.proxyConfigOf(ctx, p.Namespace, &p.Spec, container)
+			config := c.proxyConfigOf(ctx, p.Namespace, &p.Spec, of.Container)
 			reduced.proxy = &config
 			if revision != "" {
 				configs[revision] = &config
@@ -293,8 +272,8 @@ func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 }
 
 func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.ObjectList) {
-	found, err := pages.Keep(ctx, c.API, list, func(item client.Object) (*workload, bool) {
-		w := &workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
+	err := pages.Each(ctx, c.API, list, func(item client.Object) {
+		w := workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
 		case *appsv1.DaemonSet:
@@ -306,44 +285,43 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 		case *appsv1.StatefulSet:
 			template = &o.Spec.Template
 		default:
-			return nil, false
+			return
 		}
-		return w, c.complete(ctx, w, &template.Spec)
+		w.placement(&template.Spec)
+		w.bypass = bypassOf(w.name, &template.Spec)
+		containers := containersOf(&template.Spec)
+		if len(containers) == 0 && (w.selectsEdge || w.bypass != nil) {
+			containers = []container{{Container: &corev1.Container{}}}
+		}
+		for _, of := range containers {
+			c.workloads = append(c.workloads, c.workloadOf(ctx, w, of, &template.Spec))
+		}
 	})
-	c.workloads = append(c.workloads, found...)
 	if err != nil {
 		c.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
 			"programs, are not known")
 	}
 }
 
-// complete sets the fields that depend on the pods of a workload, and reports whether the workload matters.
-func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpec) bool {
-	var container *corev1.Container
-	w.program, container = programOf(spec)
-	w.takesPort = takesPort(spec)
-	w.bypass = bypassOf(w.name, spec)
-	w.placement(spec)
-	if container != nil {
-		w.image = container.Image
-	}
+// workloadOf completes a workload with what matters for one of its containers.
+func (c *Cluster) workloadOf(ctx context.Context, w workload, of container, spec *corev1.PodSpec) *workload {
+	w.program, w.takesPort, w.image = of.program, of.takesPort, of.Image
 	switch w.program {
 	case kubeProxyProgram:
-		config := c.documents.proxyConfigOf(ctx, w.namespace, spec, container)
+		config := c.proxyConfigOf(ctx, w.namespace, spec, of.Container)
 		w.proxy = &config
 	case calicoProgram, ciliumProgram:
-		w.env = envOf(container)
+		w.env = envOf(of.Container)
 	case wrapperProgram:
-		words := commandLine(container)
-		w.hub = slices.Contains(words, "--hub") || slices.Contains(words, "--hub=true")
+		w.hub = boolFlag(commandLine(of.Container), "hub", false)
 	case controllerProgram:
 		c.carry(w.namespace, spec)
 		if w.ready < w.desired {
-			w.problem = c.problem(ctx, w)
+			w.problem = c.problem(ctx, &w)
 		}
 	default:
 	}
-	return w.program != "" || w.takesPort || w.selectsEdge || w.bypass != nil
+	return &w
 }
 
 // problem returns the problem of a workload's first pod that is not ready; "" if it is not known.
@@ -411,7 +389,7 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 // readSurroundings reads the few objects that show how the cluster was made.
 func (c *Cluster) readSurroundings(ctx context.Context) {
 	c.kubeadm = c.document(ctx, named(kindConfigMap, system, "kubeadm-config"),
-		"whether kubeadm made this cluster is not known for sure") != nil
+		"whether kubeadm made this cluster is not known for sure").err == nil
 	for _, cilium := range c.running(ciliumProgram) {
 		c.document(ctx, ciliumDefaults(cilium), whomCiliumAsks)
 	}
@@ -431,8 +409,8 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 	}
 	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
 	if c.hubAPI = hub != nil; c.hubAPI {
-		if available := conditionOf(hub, "Available"); available["status"] == "False" {
-			c.hubAway = fmt.Sprintf("%v: %v", available["reason"], available["message"])
+		if status, why := conditionOf(hub, "Available"); status != "True" { // kube-apiserver answers 503 then
+			c.hubAway = why
 		}
 	}
 }
@@ -461,7 +439,8 @@ func (c *Cluster) readGrids(ctx context.Context) {
 		if d.found = crd != nil; d.found {
 			// A value that is not a number is not ours, like a missing one.
 			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
-			d.established = conditionOf(crd, "Established")["status"] == "True"
+			status, _ := conditionOf(crd, "Established")
+			d.established = status == "True"
 		}
 		c.definitions = append(c.definitions, d)
 		if !d.found {
@@ -481,15 +460,15 @@ func (c *Cluster) readGrids(ctx context.Context) {
 	}
 }
 
-// conditionOf returns a condition of an object, or nil.
-func conditionOf(object *unstructured.Unstructured, name string) map[string]any {
+// conditionOf returns the status of a condition of an object, or "", and why it is that, in words.
+func conditionOf(object *unstructured.Unstructured, name string) (status any, why string) {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range conditions {
 		if condition, _ := entry.(map[string]any); condition["type"] == name {
-			return condition
+			return condition["status"], fmt.Sprintf("%v: %v", condition["reason"], condition["message"])
 		}
 	}
-	return nil
+	return "", "it has no condition " + name
 }
 
 // changeAnswered is how long the controller may take to react to a change of a grid.
@@ -513,12 +492,9 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 
 // readCredentials reads the ConfigMaps and Secrets of the programs' pods.
 func (c *Cluster) readCredentials(ctx context.Context) {
+	c.carries[named(kindConfigMap, system, "kube-root-ca.crt")] = true
 	for about := range c.carries {
 		c.document(ctx, about, "when the credentials in it end is not known")
-	}
-	root := c.documents.get(ctx, kindConfigMap, system, "kube-root-ca.crt")
-	if root.err == nil {
-		c.carries[root.about] = true
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 
 // dashboardOptions are the flags of `kubectl grid dashboard`.
 type dashboardOptions struct {
-	address dashboard.Address
-	key     string
-	open    bool
+	port uint16
+	key  string
+	open bool
 }
 
 func newDashboardCommand(c *command) *cobra.Command {
@@ -45,22 +45,17 @@ func newDashboardCommand(c *command) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, one of the loopback")
-	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for a free one")
+	f.Uint16Var(&o.port, "port", 0, "Port of 127.0.0.1 to serve on; 0 for a free one")
 	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the matrix at first. "+
 		"Without it, the one that most grids and Services have")
 	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
 		"browser's command line, which has the token")
-	flags.CompleteWith(cmd, "address", "127.0.0.1", "::1")
 	flags.CompleteWith(cmd, "port")
 	flags.CompleteWith(cmd, "key")
 	return cmd
 }
 
 func (o *dashboardOptions) run(ctx context.Context, c *command) error {
-	if err := dashboard.CheckAddress(o.address); err != nil {
-		return flags.Usage(err)
-	}
 	connected, _, err := c.connect()
 	if err != nil {
 		return err
@@ -70,7 +65,7 @@ func (o *dashboardOptions) run(ctx context.Context, c *command) error {
 	if err != nil && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("asking the cluster: %w", err)
 	}
-	d, err := dashboard.New(ctx, connected, o.address, dashboard.Shown{
+	d, err := dashboard.New(ctx, connected, o.port, dashboard.Shown{
 		Cluster: c.clusterName(connected), Namespace: c.overrides.Context.Namespace, Key: o.key,
 	})
 	if err != nil {

@@ -89,7 +89,6 @@ func TestDashboardFailures(t *testing.T) {
 		code int
 		says string
 	}{
-		{"--address=0.0.0.0", flags.ExitUsage, "is not of the loopback"},
 		{"--port=x", flags.ExitUsage, "invalid argument"},
 		{"more", flags.ExitUsage, "unknown command"},
 		{"--kubeconfig=" + writeKubeconfig(t, "http://127.0.0.1:1"), flags.ExitFailure, "asking the cluster"},

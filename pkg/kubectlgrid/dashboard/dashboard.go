@@ -8,9 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -36,30 +34,6 @@ const (
 	farewell = time.Second
 )
 
-// Address is where a dashboard listens.
-type Address struct {
-	// IP is an address of the loopback, and Port a port of it; 0 for one that is free.
-	IP   string
-	Port int
-}
-
-// CheckAddress returns an error that says what to do if the address is not one of the loopback.
-func CheckAddress(a Address) error {
-	ip, err := netip.ParseAddr(a.IP)
-	if err != nil {
-		return fmt.Errorf("--address %q is not an IP address: %w", a.IP, err)
-	}
-	if !ip.IsLoopback() || ip.Zone() != "" {
-		return fmt.Errorf("--address %s is not of the loopback. The page shows the cluster with your rights, so "+
-			"that it is served to this machine only; for a browser on another one, forward the port: "+
-			"ssh -L 8001:127.0.0.1:8001 THIS-MACHINE, with --port 8001 here", a.IP)
-	}
-	if a.Port < 0 || a.Port > 65535 {
-		return fmt.Errorf("--port %d: must be between 0 and 65535", a.Port)
-	}
-	return nil
-}
-
 // Dashboard is a server that listens, and follows a cluster.
 type Dashboard struct {
 	// URL opens the page. It has the token, with which anyone can read what the user may read.
@@ -73,11 +47,8 @@ type Dashboard struct {
 	sources  []*source
 }
 
-// New makes a dashboard that listens. Run serves.
-func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (*Dashboard, error) {
-	if err := CheckAddress(address); err != nil {
-		return nil, err
-	}
+// New makes a dashboard that listens on a port of the loopback, or on a free one for 0. Run serves.
+func New(ctx context.Context, c cluster.Cluster, port uint16, shown Shown) (*Dashboard, error) {
 	d := &Dashboard{cluster: c, facts: newFacts(), feed: newFeed()}
 	for _, r := range resources() {
 		s := &source{
@@ -87,7 +58,7 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 		d.sources = append(d.sources, s)
 	}
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address.IP, strconv.Itoa(address.Port)))
+	listener, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}

@@ -49,7 +49,7 @@ func run(t *testing.T, a *clustertest.API) (ask func(path string) (int, string),
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(ctx, connected, Address{IP: "127.0.0.1"}, Shown{Cluster: "test"})
+	d, err := New(ctx, connected, 0, Shown{Cluster: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

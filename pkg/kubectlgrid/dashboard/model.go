@@ -7,15 +7,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -238,13 +235,6 @@ func (f *facts) rolloutOf(name gridview.Object) *Rollout {
 	return r
 }
 
-// statusList returns all grids, as kubectl grid status prints them.
-func (f *facts) statusList() status.List {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return status.List{TypeMeta: output.TypeMeta(status.Kind), Grids: f.gridStates()}
-}
-
 // grid returns one grid; nil if it does not exist.
 func (f *facts) grid(name gridview.Object) *GridDetail {
 	f.mu.Lock()
@@ -265,14 +255,10 @@ func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDet
 	if view == nil {
 		return nil
 	}
-	d := &ServiceDetail{
+	return &ServiceDetail{
 		TypeMeta: output.TypeMeta(KindService), View: view, Command: viewCommand(name),
-		Title: serviceview.Title(view), Conclusion: view.Conclusion(),
+		Title: serviceview.Title(view), Conclusion: view.Conclusion(), Preview: f.preview(key, name),
 	}
-	if previewed := f.previewOf(key, name); previewed != nil && len(previewed.Services) == 1 {
-		d.Preview = &previewed.Services[0]
-	}
-	return d
 }
 
 func viewCommand(name types.NamespacedName) string {
@@ -308,40 +294,20 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	}
 }
 
-// preview returns what closing the Services of a namespace, or of all, would change; nil if the key makes no sites, or
-// if data are missing.
-func (f *facts) preview(key, namespace string) *preview.Document {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var names []types.NamespacedName
-	for service := range f.all(services) {
-		if namespace == "" || service.GetNamespace() == namespace {
-			names = append(names, client.ObjectKeyFromObject(service))
-		}
-	}
-	found := f.previewOf(key, names...)
-	if found == nil {
-		return nil
-	}
-	document := preview.DocumentOf(found)
-	return &document
-}
-
-func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.Preview {
-	if !f.known[nodes] || !f.known[services] || !f.known[endpointSlices] {
-		return nil
-	}
+// preview returns what closing a Service over the key would change; nil if the key makes no sites.
+func (f *facts) preview(key string, name types.NamespacedName) *gridview.PreviewService {
 	previewer := gridview.NewPreviewer(key, &f.nodes)
-	if key == "" || len(previewer.Sites()) == 0 {
+	if len(previewer.Sites()) == 0 {
 		return nil
 	}
-	for _, name := range names {
-		previewer.AddService(f.service(name))
-		for _, slice := range f.slicesOf(name) {
-			previewer.AddSlice(&slice)
-		}
+	previewer.AddService(f.service(name))
+	for _, slice := range f.slicesOf(name) {
+		previewer.AddSlice(&slice)
 	}
-	return previewer.Preview()
+	for _, service := range previewer.Preview().Services {
+		return &service
+	}
+	return nil
 }
 
 // site returns everything about one site; nil if it does not exist.

@@ -60,12 +60,10 @@ type Shown struct {
 func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	api := http.NewServeMux()
 	api.HandleFunc("/api/overview", s.whenRead(s.overview))
-	api.HandleFunc("/api/grids", s.whenRead(s.grids))
 	api.HandleFunc("/api/grids/{kind}/{namespace}/{name}", s.whenRead(s.grid))
 	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
 	api.HandleFunc("/api/sites/{site}", s.whenRead(s.site))
 	api.HandleFunc("/api/cells/{site}/{namespace}/{name}", s.whenRead(s.cell))
-	api.HandleFunc("/api/preview", s.whenRead(s.preview))
 	api.HandleFunc("/api/events", s.events)
 	api.HandleFunc("/", notFound)
 	mux := http.NewServeMux()
@@ -120,8 +118,6 @@ func (s *server) key(r *http.Request) string {
 	return cmp.Or(r.URL.Query().Get("key"), s.shown.Key)
 }
 
-func (s *server) grids(w http.ResponseWriter, _ *http.Request) { answer(w, s.facts.statusList()) }
-
 func (s *server) grid(w http.ResponseWriter, r *http.Request) {
 	kind, err := cluster.ParseKind(r.PathValue("kind"))
 	if err != nil {
@@ -151,11 +147,6 @@ func (s *server) cell(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) site(w http.ResponseWriter, r *http.Request) {
 	found(w, s.facts.site(s.chosenKey(r), r.PathValue("site")), "this site does not exist")
-}
-
-func (s *server) preview(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.preview(s.chosenKey(r), r.URL.Query().Get("namespace")),
-		"the key makes no sites, or nodes, Services or EndpointSlices cannot be read")
 }
 
 // chosenKey returns the requested key, or that of the map.

@@ -243,10 +243,6 @@ func TestAnswers(t *testing.T) {
 			}
 		}{}, "{DashboardGrid {[{east Missing there is no Deployment echo-east of this grid} {west Missing there is no " +
 			"Deployment echo-west of this grid}]}}"},
-		{"/api/grids", &struct {
-			Kind  string
-			Grids []named
-		}{}, "{GridStatusList [{shop echo }]}"},
 		{"/api/services/shop/db?key=zone", &struct {
 			Kind, Title, Conclusion string
 			View                    struct{ Without []string }
@@ -266,10 +262,6 @@ func TestAnswers(t *testing.T) {
 			Command  string
 		}{}, "{DashboardCell {db {none failure}} [{n2 no: it is not an edge node TCP over IPv4: none}] " +
 			"[{1 of 2 sites have no ready endpoint: west}] kubectl grid view svc/db -n shop}"},
-		{"/api/preview?key=zone&namespace=shop", &struct {
-			Kind     string
-			Services []named
-		}{}, "{ServicePreview [{shop db } {shop web }]}"},
 	} {
 		if got := askJSON(t, url, test.path, test.into); got != test.want {
 			t.Errorf("%s: got %s, want %s", test.path, got, test.want)
@@ -417,28 +409,8 @@ func TestSlowReader(t *testing.T) {
 	<-ended
 }
 
-// TestAddress: only addresses of the loopback are served on.
-func TestAddress(t *testing.T) {
-	for _, test := range []struct {
-		address Address
-		says    string
-	}{
-		{Address{"127.0.0.1", 0}, ""},
-		{Address{"127.3.2.1", 8001}, ""},
-		{Address{"::1", 0}, ""},
-		{Address{"0.0.0.0", 0}, "is not of the loopback"},
-		{Address{"::", 0}, "is not of the loopback"},
-		{Address{"192.0.2.1", 0}, "ssh -L"},
-		{Address{"localhost", 0}, "is not an IP address"},
-		{Address{"", 0}, "is not an IP address"},
-		{Address{"127.0.0.1", 70000}, "must be between 0 and 65535"},
-		{Address{"127.0.0.1", -1}, "must be between 0 and 65535"},
-	} {
-		err := CheckAddress(test.address)
-		if (err == nil) != (test.says == "") || (err != nil && !strings.Contains(err.Error(), test.says)) {
-			t.Errorf("%+v: got %v", test.address, err)
-		}
-	}
+// TestHosts: requests name the loopback, by its address or its name.
+func TestHosts(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,14 +20,11 @@ import (
 // Kind is that of a preview as JSON or YAML.
 const Kind = "ServicePreview"
 
-// Document is a preview as JSON or YAML.
-type Document struct {
+// document is a preview as JSON or YAML.
+type document struct {
 	metav1.TypeMeta   `json:",inline"`
 	*gridview.Preview `json:",inline"`
 }
-
-// DocumentOf is a preview as JSON or YAML.
-func DocumentOf(p *gridview.Preview) Document { return Document{output.TypeMeta(Kind), p} }
 
 // namedSites is how many sites a cell names; it counts the others.
 const namedSites = 3
@@ -40,7 +37,7 @@ type Columns struct {
 // Print writes a preview in a format. A table ends with advice, unless the header is left out.
 func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Columns) error {
 	if format.Encoded() {
-		return output.Encode(out, DocumentOf(p), format)
+		return output.Encode(out, document{output.TypeMeta(Kind), p}, format)
 	}
 	var rows [][]string
 	if !columns.NoHeader {

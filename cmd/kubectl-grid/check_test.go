@@ -169,7 +169,7 @@ func TestProveFailures(t *testing.T) {
 	// No node is ready: there is a row that says so, and no pod is made.
 	o := call(t, s, "prove", "echo-svc", "--image=x")
 	if o.code != flags.ExitFailure || !strings.Contains(squeeze(o.stdout),
-		"from east nobody\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "Not proved") {
+		"FROM east NOBODY VERDICT\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "Not proved") {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -234,7 +234,7 @@ func TestProve(t *testing.T) {
 		says    string
 	}{
 		{`{"asked":20,"reached":{"10.244.0.1:8080":20}}`, flags.ExitFailure,
-			"from east west nobody\n" +
+			"FROM east west NOBODY VERDICT\n" +
 				"east (n0) 20 · · ok\n" +
 				"west · · · unproved: none of its nodes is ready\n" +
 				"\n" +

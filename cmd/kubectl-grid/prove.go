@@ -128,12 +128,8 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	if o.output.Encoded() {
-		if err := output.Encode(c.stdout, proof, o.output); err != nil {
-			return err
-		}
-	} else {
-		proof.Print(c.stdout)
+	if err := proof.Print(c.stdout, o.output); err != nil {
+		return err
 	}
 	return ending(proof.Verdict == prove.Leak || gridview.Failed(proof.Findings),
 		proof.Verdict != prove.Unproved && diagnosis.Complete())

@@ -127,7 +127,7 @@ func (o *operator) checkAfter() {
 		return nil
 	})
 	stdout := o.expectPlugin(0, "prove", "echo", "--all-nodes")
-	for _, row := range []string{"east (node0)     20      ·        ·   ok\n", "west (node1)      ·     20        ·   ok\n"} {
+	for _, row := range []string{"east (node0)   20     ·      ·        ok\n", "west (node1)   ·      20     ·        ok\n"} {
 		if !strings.Contains(stdout, row) {
 			o.Errorf("prove prints no %q", row)
 		}

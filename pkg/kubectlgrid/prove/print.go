@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -14,8 +13,11 @@ import (
 // columnSites is the largest number of sites that have their own columns.
 const columnSites = 8
 
-// Print writes the table of a proof for people.
-func (p *Proof) Print(out io.Writer) {
+// Print writes a proof in a format.
+func (p *Proof) Print(out io.Writer, format output.Format) error {
+	if format.Encoded() {
+		return output.Encode(out, p, format)
+	}
 	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each site\n\n", p.Namespace, p.Service,
 		p.TopologyKeys.Quoted(), enumerate.Count(p.Requests, "connection"), p.Address)
 	columns := slices.Clone(p.Sites)
@@ -42,7 +44,7 @@ func (p *Proof) Print(out io.Writer) {
 		}
 	}
 	rows := make([][]string, 0, 1+len(p.Rows))
-	rows = append(rows, slices.Concat([]string{"from"}, columns, []string{"nobody", ""}))
+	rows = append(rows, slices.Concat([]string{"FROM"}, columns, []string{"NOBODY", "VERDICT"}))
 	for _, row := range p.Rows {
 		from := row.Site
 		if row.Node != "" {
@@ -57,11 +59,13 @@ func (p *Proof) Print(out io.Writer) {
 		}
 		verdict := map[Verdict]string{Closed: "ok", Leak: "LEAK", Unproved: "unproved"}[row.Verdict]
 		if row.Message != "" {
-			verdict += ": " + strings.Join(strings.Fields(row.Message), " ")
+			verdict += ": " + row.Message
 		}
 		rows = append(rows, append(cells, times(row.Nobody), verdict))
 	}
-	printCounts(out, rows)
+	if err := output.NewPrinter(out).Print(rows...); err != nil {
+		return err
+	}
 	switch p.Verdict {
 	case Leak:
 		fmt.Fprintln(out, "\nThe Service does not stay in its sites: connections left them. kubectl grid check looks "+
@@ -72,30 +76,7 @@ func (p *Proof) Print(out io.Writer) {
 		fmt.Fprintf(out, "\nNo connection left its site. The Service %s.\n", p.Nodes.String())
 	}
 	output.Findings(out, p.Findings)
-}
-
-// printCounts prints rows with the first and the last column to the left, and counts to the right.
-func printCounts(out io.Writer, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len([]rune(cell)))
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			switch i {
-			case 0:
-				fmt.Fprintf(&line, "%-*s", widths[i], cell)
-			case len(row) - 1:
-				line.WriteString("   " + cell)
-			default:
-				fmt.Fprintf(&line, "   %*s", widths[i], cell)
-			}
-		}
-		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
-	}
+	return nil
 }
 
 // times formats a count for a table.

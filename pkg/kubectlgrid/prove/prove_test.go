@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -406,9 +407,11 @@ func TestPrintManySites(t *testing.T) {
 		Verdict: Leak, Message: "so",
 	}}}
 	var out strings.Builder
-	proof.Print(&out)
-	if want := "from    own site   others   nobody\na (n)          7        5        1   LEAK: so\n"; !strings.Contains(
-		out.String(), want) {
+	if err := proof.Print(&out, output.Table); err != nil {
+		t.Fatal(err)
+	}
+	want := "FROM    own site   others   NOBODY   VERDICT\na (n)   7          5        1        LEAK: so\n"
+	if !strings.Contains(out.String(), want) {
 		t.Errorf("got\n%s", out.String())
 	}
 }

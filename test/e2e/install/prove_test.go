@@ -132,7 +132,7 @@ func (f *fixture) proveClosed() {
 	stdout, _, code := f.plugin("prove", "svc/echo", "--image=application-grid-wrapper:test")
 	f.Logf("\n%s", stdout)
 	if code != 0 || !strings.Contains(stdout, "No connection left its site.") ||
-		!strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
+		!strings.Contains(stdout, "east (n0)   20     ·      ·        ok") {
 		f.Errorf("exit code %d\n%s", code, stdout)
 	}
 }

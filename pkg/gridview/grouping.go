@@ -150,16 +150,9 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 // see applies the rules for one group of nodes, and notes in seen which endpoints they see.
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	site := SiteView{Name: group.name, Nodes: group.nodes}
-	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
+	decisions := map[*portList]topology.Decision{}
 	for list, choice := range v.choices(group.labels) {
 		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
-		keys[decisions[list].Key()] = true
-	}
-	if len(keys) == 0 { // without a slice
-		keys[v.keys.Decide(group.labels, topology.NoRank).Key()] = true
-	}
-	if len(keys) == 1 {
-		site.Key = slices.Collect(maps.Keys(keys))[0]
 	}
 	var kept []endpointPart
 	for _, i := range v.candidates(group) {

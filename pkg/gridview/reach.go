@@ -69,7 +69,7 @@ func (p Port) rule() topology.Port {
 type PortReach struct {
 	Port  `json:",inline"`
 	Reach Reach `json:"reach"`
-	// Key is the topology key that decided, if others decided for other ports.
+	// Key is the topology key that decided.
 	Key string `json:"key,omitempty"`
 }
 
@@ -218,9 +218,8 @@ func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
 func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	reached := make([]PortReach, 0, len(t.ports))
-	keys := map[string]bool{}
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
-		r := PortReach{Port: port, Reach: ReachNone}
+		r := PortReach{Port: port, Reach: ReachNone, Key: t.keys.Decide(labels, topology.NoRank).Key()}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.
 		may, cut := false, t.diagnosis.silent(node)
@@ -236,7 +235,6 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 				continue
 			}
 			r.Key = decision.Key()
-			keys[r.Key] = true
 			best := list.Best(topology.Keys{decision.Key()}, labels).Tier
 			if own, found := list.nodes[node]; t.local {
 				best = topology.Unusable
@@ -265,11 +263,6 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			r.Reach = ReachUnknown
 		}
 		reached = append(reached, r)
-	}
-	if len(keys) < 2 {
-		for i := range reached {
-			reached[i].Key = ""
-		}
 	}
 	return reached
 }

@@ -56,8 +56,7 @@ type SiteView struct {
 	// outside of sites, which have none of the labels.
 	Name  string   `json:"name"`
 	Nodes []string `json:"nodes"`
-	// Key is the topology key that decided; empty if none did, if different ones did for different ports (see Reach),
-	// or if the Service is not governed.
+	// Key is the topology key that decided, or the keys for different ports; empty if the Service is not governed.
 	Key string `json:"key,omitempty"`
 	// Reach is what they reach on each port, and Without are those that reach nothing on some port.
 	Reach   []PortReach `json:"reach,omitempty"`
@@ -160,6 +159,7 @@ func (v *View) join(t *Tally) {
 			continue
 		}
 		s.Reach, s.Without = t.of(s.Nodes)
+		s.Key = keysOf(s.Reach)
 		for _, node := range s.Nodes {
 			reached[node] = v.reachOf(s, node)
 			if _, edge := t.keeping[node]; s.inSite {
@@ -179,6 +179,17 @@ func (v *View) join(t *Tally) {
 	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
+}
+
+// keysOf returns the keys that decided for some ports, in the form of a list.
+func keysOf(ports []PortReach) string {
+	var keys []string
+	for _, port := range ports {
+		if port.Key != "" && !slices.Contains(keys, port.Key) {
+			keys = append(keys, port.Key)
+		}
+	}
+	return strings.Join(keys, ", ")
 }
 
 // reachOf returns the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless

@@ -1,7 +1,6 @@
 package serviceview
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -77,7 +76,7 @@ func Title(view *gridview.View) string {
 func siteRows(view *gridview.View) [][]string {
 	rows := [][]string{{"SITE", "NODES", "VERDICT", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
 	for _, site := range view.Sites {
-		first := []string{site.Name, output.Nodes(site.Nodes), site.Verdict.Word, keyOf(site),
+		first := []string{site.Name, output.Nodes(site.Nodes), site.Verdict.Word, site.Key,
 			fmt.Sprintf("%d/%d", site.Ready, len(site.Endpoints))}
 		if !view.TopologyKeys.Governed() {
 			first[0], first[3] = output.All, "-"
@@ -90,17 +89,6 @@ func siteRows(view *gridview.View) [][]string {
 		}
 	}
 	return rows
-}
-
-// keyOf returns the deciding key, or those of the ports.
-func keyOf(site gridview.SiteView) string {
-	var keys []string
-	for _, r := range site.Reach {
-		if r.Key != "" && !slices.Contains(keys, r.Key) {
-			keys = append(keys, r.Key)
-		}
-	}
-	return cmp.Or(site.Key, strings.Join(keys, ", "))
 }
 
 func ready(e gridview.Endpoint) string {

@@ -8,20 +8,22 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // TestCRDVersion: whoever changes the CRDs raises their version, or controllers would not replace older ones: the
-// number in the marker +kubebuilder:metadata:annotations of every kind, and then here.
+// number in the marker +kubebuilder:metadata:annotations of every kind, and then v1.CRDVersion.
 func TestCRDVersion(t *testing.T) {
-	const version, digest = 11, "affd2a6b36ea8cdb"
+	const digest = "affd2a6b36ea8cdb"
 	crds, err := readCRDs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	hash := sha256.New()
 	for _, crd := range crds {
-		if got := crdVersion(crd); got != version {
-			t.Errorf("%s has version %d, want %d", crd.GetName(), got, version)
+		if got := crdVersion(crd); got != v1.CRDVersion {
+			t.Errorf("%s has version %d, want %d", crd.GetName(), got, v1.CRDVersion)
 		}
 		data, err := json.Marshal(crd.Object["spec"])
 		if err != nil {

@@ -3,16 +3,9 @@ package check
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
-
-	"github.com/application-grid/application-grid/manifests"
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -136,40 +129,12 @@ func (r *Report) checkController(c *Cluster) {
 	}
 }
 
-// shippedVersions are the versions of the CRDs that this program was built with, by name.
-func shippedVersions() (map[string]int, error) {
-	files, err := fs.Glob(manifests.CRDs, "crds/*.yaml")
-	if err != nil {
-		return nil, err
-	}
-	versions := map[string]int{}
-	for _, file := range files {
-		data, err := manifests.CRDs.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var object metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal(data, &object); err != nil {
-			return nil, fmt.Errorf("%s: %w", path.Base(file), err)
-		}
-		if versions[object.Name], err = strconv.Atoi(object.Annotations[v1.AnnotationCRDVersion]); err != nil {
-			return nil, fmt.Errorf("%s: annotation %s: %w", path.Base(file), v1.AnnotationCRDVersion, err)
-		}
-	}
-	return versions, nil
-}
-
 // checkDefinitions compares the grids' CRDs with those that this program knows.
 func (r *Report) checkDefinitions(c *Cluster) {
 	const check = "CRDs"
-	shipped, err := shippedVersions()
-	if err != nil { // a defect of the build
-		r.add(Unknown, check, Object{Kind: kindCRD},
-			"the versions that this program was built with cannot be read: "+err.Error(), "use a released kubectl-grid")
-		return
-	}
+	const want = v1.CRDVersion
 	for _, d := range c.definitions {
-		about, want := Object{Kind: kindCRD, Name: d.name}, shipped[d.name]
+		about := Object{Kind: kindCRD, Name: d.name}
 		const apply = "kubectl apply -k manifests/crds, or run a controller of this version (--manage-crds=auto)"
 		r.first(check, "",
 			row{!d.found, Failure, about, "it is not there", apply},

@@ -131,6 +131,9 @@ const (
 	// controller replaces only CRDs that have a smaller number, or none.
 	AnnotationCRDVersion = "superedge.io/crd-version"
 
+	// CRDVersion is the value of AnnotationCRDVersion in the CRDs of this version.
+	CRDVersion = 11
+
 	// ServiceSuffix ends the name of a ServiceGrid's Service.
 	ServiceSuffix = "-svc"
 )

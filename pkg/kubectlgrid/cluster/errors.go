@@ -36,3 +36,9 @@ func IsNotServed(err error) bool {
 		return c.Type == metav1.CauseTypeUnexpectedServerResponse
 	})
 }
+
+// IsFinal reports whether a request that has failed would fail again, and not because the API server is away.
+func IsFinal(err error) bool {
+	return errors.Is(err, ErrNotServed) || IsNotServed(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err)
+}

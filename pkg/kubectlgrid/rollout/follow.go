@@ -58,14 +58,8 @@ func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) e
 		switch err := g.Refresh(ctx); {
 		case err == nil && g.Object.GetUID() != uid, apierrors.IsNotFound(err) && !cluster.IsNotServed(err):
 			return fmt.Errorf("%s: %w", g, errDeleted)
-		case final(err):
+		case cluster.IsFinal(err):
 			return cluster.Explain(err)
 		}
 	}
-}
-
-// final reports whether a retry would not help.
-func final(err error) bool {
-	return cluster.IsNotServed(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err)
 }

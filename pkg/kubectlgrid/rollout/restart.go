@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
 // restartPause is the time between two reads of a site that restarts.
@@ -93,7 +94,7 @@ func (g *Grid) restartSite(ctx context.Context, child metav1.Object, at string) 
 	deadline := g.spec().ProgressDeadline()
 	err = wait.PollUntilContextTimeout(ctx, restartPause, deadline, true, func(ctx context.Context) (bool, error) {
 		err := g.cluster.API.Get(ctx, key, workload)
-		if final(err) {
+		if cluster.IsFinal(err) {
 			return false, err
 		}
 		return err == nil && isFinished(workload), nil // an API server that is away is asked again

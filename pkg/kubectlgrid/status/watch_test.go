@@ -85,21 +85,26 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowForbidden: who may not watch gets an error, and does not wait.
-func TestFollowForbidden(t *testing.T) {
+// TestFollowAway: an API server that is away is asked again, and a right that was taken away is an error.
+func TestFollowAway(t *testing.T) {
 	a := clustertest.New(t, echo(v1.SiteReady))
-	a.Refused["watch "+filepath.Dir(echoPath)] = http.StatusForbidden
 	shown, ended, stop := follow(t, a)
 	defer stop()
-	select {
-	case err := <-ended:
-		if err == nil || !strings.Contains(err.Error(), "takes the right to list and watch") {
-			t.Errorf("it ended with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("it has not ended")
+	<-shown
+	refuse := func(code int) {
+		a.Change(func() { a.Refused[filepath.Dir(echoPath)] = code })
 	}
-	if len(shown) != 1 {
-		t.Errorf("%d answers were shown, and one could be read", len(shown))
+	refuse(http.StatusServiceUnavailable)
+	time.Sleep(2 * gridsEvery)
+	refuse(0)
+	a.Change(func() { a.Add(echo(v1.SiteFailed)) })
+	for grids := range shown {
+		if len(grids) == 1 && grids[0].Sites[0].Phase == v1.SiteFailed {
+			break
+		}
+	}
+	refuse(http.StatusForbidden)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "asking for deploymentgrids") {
+		t.Errorf("it ended with %v", err)
 	}
 }

@@ -69,7 +69,7 @@ func (p Port) rule() topology.Port {
 type PortReach struct {
 	Port  `json:",inline"`
 	Reach Reach `json:"reach"`
-	// Key is the topology key that decided.
+	// Key is the topology key that decided; empty without a slice.
 	Key string `json:"key,omitempty"`
 }
 
@@ -219,7 +219,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	reached := make([]PortReach, 0, len(t.ports))
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
-		r := PortReach{Port: port, Reach: ReachNone, Key: t.keys.Decide(labels, topology.NoRank).Key()}
+		r := PortReach{Port: port, Reach: ReachNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.
 		may, cut := false, t.diagnosis.silent(node)

@@ -159,7 +159,7 @@ func (v *View) join(t *Tally) {
 			continue
 		}
 		s.Reach, s.Without = t.of(s.Nodes)
-		s.Key = keysOf(s.Reach)
+		s.Key = cmp.Or(keysOf(s.Reach), t.keys.Decide(t.nodes[s.Nodes[0]], topology.NoRank).Key())
 		for _, node := range s.Nodes {
 			reached[node] = v.reachOf(s, node)
 			if _, edge := t.keeping[node]; s.inSite {

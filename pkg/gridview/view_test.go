@@ -116,7 +116,7 @@ func TestViews(t *testing.T) {
 			""},
 		{"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false,
 			false, ""},
-		{"no endpoints, of no port or family", `["zone"]`, nil, []string{"(bare) : ", "a(a1 a2) : ", "b(b1) : ", "c(c1) : "},
+		{"no endpoints", `["zone"]`, nil, []string{"(bare) zone: ", "a(a1 a2) zone: ", "b(b1) zone: ", "c(c1) zone: "},
 			false, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

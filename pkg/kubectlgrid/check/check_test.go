@@ -349,7 +349,8 @@ spec: {bpfEnabled: %s}
 
 // token is a JSON Web Token that ends.
 func token(end time.Time) string {
-	return "e30." + base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, end.Unix())) + ".c2ln"
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(fmt.Appendf(nil, `{"exp":%d}`, end.Unix())) + ".c2ln"
 }
 
 // TestWhatMayNotBeRead: every read that fails is a finding, and the others go on.

@@ -1,14 +1,14 @@
 package check
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
@@ -59,23 +59,18 @@ func certificatesIn(data []byte) []credential {
 	return found
 }
 
+// algorithms are those of tokens of kube-apiserver, and of common providers of OpenID Connect.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512,
+	jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
+
 // tokenEnd returns the claim exp of a JSON Web Token, without verifying it.
 func tokenEnd(token string) (time.Time, bool) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	var claims jwt.Claims
+	if err != nil || parsed.UnsafeClaimsWithoutVerification(&claims) != nil || claims.Expiry == nil {
 		return time.Time{}, false
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return time.Time{}, false
-	}
-	var claims struct {
-		Exp int64 `json:"exp"`
-	}
-	if json.Unmarshal(payload, &claims) != nil || claims.Exp == 0 {
-		return time.Time{}, false
-	}
-	return time.Unix(claims.Exp, 0), true
+	return claims.Expiry.Time(), true
 }
 
 // checkCredentials looks for certificates and tokens that have ended or end soon.

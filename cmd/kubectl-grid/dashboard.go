@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"runtime"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +17,6 @@ import (
 type dashboardOptions struct {
 	port uint16
 	key  string
-	open bool
 }
 
 func newDashboardCommand(c *command) *cobra.Command {
@@ -38,7 +35,7 @@ func newDashboardCommand(c *command) *cobra.Command {
 			"Exit codes: 0 it was interrupted; 1 the cluster could not be asked, or the port is taken; 2 the\n" +
 			"command line is wrong.",
 		Example: "  kubectl grid dashboard\n" +
-			"  kubectl grid dashboard --port 8001 --open\n" +
+			"  kubectl grid dashboard --port 8001\n" +
 			"  kubectl grid dashboard -n shop --key topology.kubernetes.io/zone",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Args:              flags.UsageArgs(cobra.NoArgs),
@@ -48,8 +45,6 @@ func newDashboardCommand(c *command) *cobra.Command {
 	f.Uint16Var(&o.port, "port", 0, "Port of 127.0.0.1 to serve on; 0 for a free one")
 	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the matrix at first. "+
 		"Without it, the one that most grids and Services have")
-	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
-		"browser's command line, which has the token")
 	flags.CompleteWith(cmd, "port")
 	flags.CompleteWith(cmd, "key")
 	return cmd
@@ -73,11 +68,6 @@ func (o *dashboardOptions) run(ctx context.Context, c *command) error {
 	}
 	fmt.Fprintln(c.stdout, d.URL)
 	fmt.Fprintln(c.stderr, "Open this page in a browser. Ctrl-C ends it.")
-	if o.open {
-		if err := openBrowser(ctx, d.URL); err != nil {
-			fmt.Fprintf(c.stderr, "Warning: no browser could be opened: %v\n", err)
-		}
-	}
 	return d.Run(ctx)
 }
 
@@ -90,21 +80,4 @@ func (c *command) clusterName(connected cluster.Cluster) string {
 		return raw.CurrentContext
 	}
 	return connected.Config.Host
-}
-
-// openBrowser opens a URL in the user's browser, and does not wait for it.
-func openBrowser(ctx context.Context, url string) error {
-	command := []string{"xdg-open", url}
-	switch runtime.GOOS {
-	case "darwin":
-		command[0] = "open"
-	case "windows":
-		command = []string{"rundll32", "url.dll,FileProtocolHandler", url}
-	}
-	ctx = context.WithoutCancel(ctx)
-	browser := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the URL is ours
-	if err := browser.Start(); err != nil {
-		return err
-	}
-	return browser.Process.Release()
 }

@@ -97,7 +97,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 		return err
 	}
 	diagnosis := connected.Diagnose(ctx, check.WithoutServices)
-	slicesOf, nodes, err := prove.Surroundings(ctx, connected.API, service, diagnosis.Wrapped)
+	slicesOf, nodes, err := prove.Surroundings(ctx, connected.API, service)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if o.allNodes {
 		which = prove.AllOfEach
 	}
-	plan, err := prove.Prepare(service, slicesOf, nodes, o.port, which)
+	plan, err := prove.Prepare(service, slicesOf, nodes, diagnosis, o.port, which)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}
-	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service, diagnosis.Wrapped); err != nil {
+	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {
 		return fmt.Errorf("asking again: %w", err)
 	}
 	proof, err := plan.Conclude(answers, o.probe.Requests, service, slicesOf, nodes, diagnosis)

@@ -256,6 +256,10 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 	return n
 }
 
+// IsEdge reports whether the Service is meant to stay in the node's site, if that is in one. Without edge nodes, all
+// nodes may become edge nodes.
+func (v *View) IsEdge(node string) bool { return v.tally.edge(node) }
+
 // Conclusion returns a last line about where the Service stays in its sites, or "".
 func (v *View) Conclusion() string {
 	switch {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -22,8 +20,8 @@ import (
 // Node is a reduced Node.
 type Node struct {
 	Labels topology.Labels
-	// Ready is set if the node can run a pod now, Edge if it has the wrapper.
-	Ready, Edge bool
+	// Ready is set if the node can run a pod now.
+	Ready bool
 	// Families are the IP families of the node's addresses; empty if not known.
 	Families []corev1.IPFamily
 }
@@ -33,8 +31,7 @@ func NodeOf(n *corev1.Node) Node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	node := Node{Labels: gridview.LabelsOf(n), Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
-		Edge: v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode])}
+	node := Node{Labels: gridview.LabelsOf(n), Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows"}
 	for _, a := range n.Status.Addresses {
 		if address, err := netip.ParseAddr(a.Address); err == nil {
 			node.Families = append(node.Families, familyOf(address))
@@ -50,10 +47,7 @@ func familyOf(address netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-type endpoint struct {
-	pod, node, site string
-	address         string
-}
+type endpoint struct{ pod, node, site string }
 
 // Plan has the Service to connect to, the nodes from which to connect, and the endpoints that each may reach.
 type Plan struct {
@@ -62,10 +56,9 @@ type Plan struct {
 	Targets []netip.AddrPort
 	Keys    topology.Keys
 
-	view      *gridview.View
-	portName  string
-	endpoints map[string]endpoint
-	samples   []sample
+	view     *gridview.View
+	portName string
+	samples  []sample
 }
 
 type sample struct {
@@ -86,24 +79,21 @@ const (
 )
 
 // Prepare makes the plan. port is the Service's port, by name or number; empty for its first TCP port.
-func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node, port string,
-	which Nodes) (*Plan, error) {
+func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node,
+	d *gridview.Diagnosis, port string, which Nodes) (*Plan, error) {
 	target, err := targetOf(service, port)
 	if err != nil {
 		return nil, err
 	}
-	view, err := viewOf(service, slicesOf, nodes, nil)
+	view, err := viewOf(service, slicesOf, nodes, d)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{Service: service, Targets: target.addresses, Keys: view.TopologyKeys, view: view,
-		portName:  target.port.Name,
-		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
-	edge := func(name string) bool { return nodes[name].Edge }
-	anyEdge := slices.ContainsFunc(slices.Collect(maps.Keys(nodes)), edge)
+		portName: target.portName}
 	for _, site := range view.Sites {
 		// From nodes outside of sites, and from sites without an edge node, a Service is meant to reach every endpoint.
-		if site.Name == "" || anyEdge && !slices.ContainsFunc(site.Nodes, edge) {
+		if site.Name == "" || !slices.ContainsFunc(site.Nodes, view.IsEdge) {
 			continue
 		}
 		chosen := p.choose(site.Nodes, nodes, which)
@@ -160,7 +150,7 @@ func (p *Plan) choose(names []string, nodes map[string]Node, which Nodes) []stri
 	var ready []string
 	for _, edge := range []bool{true, false} {
 		for _, name := range names {
-			if node := nodes[name]; node.Ready && node.Edge == edge && len(p.targetsFrom(node)) > 0 {
+			if node := nodes[name]; node.Ready && p.view.IsEdge(name) == edge && len(p.targetsFrom(node)) > 0 {
 				ready = append(ready, name)
 			}
 		}
@@ -171,10 +161,10 @@ func (p *Plan) choose(names []string, nodes map[string]Node, which Nodes) []stri
 	return ready
 }
 
-// target is the addresses and the port of a Service to which to connect.
+// target is the addresses of a Service to which to connect, and the name of their port.
 type target struct {
 	addresses []netip.AddrPort
-	port      *corev1.ServicePort
+	portName  string
 }
 
 func targetOf(service *corev1.Service, wanted string) (target, error) {
@@ -198,7 +188,7 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		switch {
 		case wanted != "" && port.Name != wanted && strconv.Itoa(int(port.Port)) != wanted:
 		case port.Protocol == "" || port.Protocol == corev1.ProtocolTCP:
-			t := target{port: port}
+			t := target{portName: port.Name}
 			for _, address := range addresses {
 				number := uint16(port.Port) //nolint:gosec // a port
 				t.addresses = append(t.addresses, netip.AddrPortFrom(address, number))
@@ -218,38 +208,27 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		strings.Join(others, ", "))
 }
 
-// endpointsOf returns the Service's endpoints by address and port.
-func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node,
-	view *gridview.View) map[string]endpoint {
+// endpointsOf adds the endpoints of a view by their addresses.
+func endpointsOf(view *gridview.View, endpoints map[string]endpoint) {
 	sites := map[string]string{}
+	add := func(e gridview.Endpoint) {
+		for _, address := range e.Addresses {
+			endpoints[address] = endpoint{e.Pod, e.Node, sites[e.Node]}
+		}
+	}
 	for _, site := range view.Sites {
 		for _, node := range site.Nodes {
 			sites[node] = site.Name
 		}
 	}
-	found := map[string]endpoint{}
-	for _, slice := range slicesOf {
-		for _, p := range slice.Ports {
-			protocol := ptr.Deref(p.Protocol, corev1.ProtocolTCP)
-			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || protocol != corev1.ProtocolTCP {
-				continue
-			}
-			for _, e := range slice.Endpoints {
-				known := endpoint{node: ptr.Deref(e.NodeName, "")}
-				if _, exists := nodes[known.node]; exists {
-					known.site = sites[known.node]
-				}
-				if e.TargetRef != nil {
-					known.pod = e.TargetRef.Name
-				}
-				for _, address := range e.Addresses {
-					known.address = address
-					found[net.JoinHostPort(address, strconv.Itoa(int(*p.Port)))] = known
-				}
-			}
+	for _, site := range view.Sites {
+		for _, e := range site.Endpoints {
+			add(e)
 		}
 	}
-	return found
+	for _, hidden := range view.Hidden {
+		add(hidden.Endpoint)
+	}
 }
 
 // allowed returns the addresses, without ports, that a node of a site may reach. ready is set if one of them accepts

@@ -130,12 +130,12 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
-	port, err := targetOf(service, strconv.Itoa(int(p.Targets[0].Port())))
-	if err != nil {
+	if _, err := targetOf(service, strconv.Itoa(int(p.Targets[0].Port()))); err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
-	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
-	maps.Copy(endpoints, p.endpoints)
+	endpoints := map[string]endpoint{}
+	endpointsOf(after, endpoints)
+	endpointsOf(p.view, endpoints)
 	proof := &Proof{
 		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
 		TopologyKeys: p.Keys, Address: p.Targets[0].String(), Requests: requests, Verdict: Closed,
@@ -164,10 +164,10 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 	reached, silent := a.result.Reached, 0
 	var leaks, strangers []string
 	judge := func(address string, times int) endpoint {
-		e, known := endpoints[address]
-		host, _, err := net.SplitHostPort(address)
+		host, _, _ := net.SplitHostPort(address) // the kernel's
+		e, known := endpoints[host]
 		switch {
-		case err != nil || !known:
+		case !known:
 			strangers = append(strangers, address)
 		case !may[host]:
 			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"),
@@ -225,8 +225,8 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 
 // allAllowed reports whether a node may reach every endpoint of the Service.
 func allAllowed(endpoints map[string]endpoint, may map[string]bool) bool {
-	for _, e := range endpoints {
-		if !may[e.address] {
+	for address := range endpoints {
+		if !may[address] {
 			return false
 		}
 	}

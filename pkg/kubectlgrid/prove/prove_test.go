@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -38,7 +39,7 @@ func echo() *corev1.Service {
 // threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no site.
 func threeNodes() map[string]Node {
 	node := func(site string, edge bool) Node {
-		return Node{Labels: topology.Labels{"zone1": site}, Ready: true, Edge: edge}
+		return Node{Labels: topology.Labels{"zone1": site, v1.LabelEdgeNode: fmt.Sprint(edge)}, Ready: true}
 	}
 	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false),
 		"n3": {Labels: topology.Labels{}, Ready: true}}
@@ -60,7 +61,7 @@ func slicesOf(nodes ...string) []discoveryv1.EndpointSlice {
 
 func prepare(t *testing.T, which Nodes, endpoints ...string) *Plan {
 	t.Helper()
-	plan, err := Prepare(echo(), slicesOf(endpoints...), threeNodes(), "", which)
+	plan, err := Prepare(echo(), slicesOf(endpoints...), threeNodes(), nil, "", which)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,14 +103,14 @@ func TestPrepare(t *testing.T) {
 	} {
 		service := echo()
 		test.change(service)
-		if _, err := Prepare(service, slicesOf("n0"), threeNodes(), test.port, OneOfEach); err == nil ||
+		if _, err := Prepare(service, slicesOf("n0"), threeNodes(), nil, test.port, OneOfEach); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 	nodes := threeNodes()
-	nodes["n0"] = Node{Labels: nodes["n0"].Labels, Edge: true}
-	plan, err := Prepare(echo(), slicesOf("n0"), nodes, "http", OneOfEach)
+	nodes["n0"] = Node{Labels: nodes["n0"].Labels}
+	plan, err := Prepare(echo(), slicesOf("n0"), nodes, nil, "http", OneOfEach)
 	if err != nil || plan.samples[0].without == "" {
 		t.Errorf("a site without a ready node: %v, %v", plan, err)
 	}
@@ -205,7 +206,7 @@ func TestAskIsBounded(t *testing.T) {
 	for i := range 20 {
 		nodes[fmt.Sprintf("n%d", i)] = Node{Labels: topology.Labels{"zone1": fmt.Sprintf("u%d", i)}, Ready: true}
 	}
-	plan, err := Prepare(echo(), slicesOf("n0"), nodes, "", OneOfEach)
+	plan, err := Prepare(echo(), slicesOf("n0"), nodes, nil, "", OneOfEach)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +424,7 @@ func TestAffinity(t *testing.T) {
 		service := echo()
 		service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		slices := slicesOf(strings.Fields(endpoints)...)
-		plan, err := Prepare(service, slices, threeNodes(), "", OneOfEach)
+		plan, err := Prepare(service, slices, threeNodes(), nil, "", OneOfEach)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -449,9 +450,9 @@ func TestFamilies(t *testing.T) {
 	nodes := map[string]Node{}
 	for name, families := range map[string][]corev1.IPFamily{"n0": {corev1.IPv4Protocol, corev1.IPv6Protocol},
 		"n2": {corev1.IPv6Protocol}, "n4": nil} {
-		nodes[name] = Node{Labels: topology.Labels{"zone1": name}, Ready: true, Edge: true, Families: families}
+		nodes[name] = Node{Labels: topology.Labels{"zone1": name}, Ready: true, Families: families}
 	}
-	plan, err := Prepare(service, slicesOf("n0"), nodes, "", OneOfEach)
+	plan, err := Prepare(service, slicesOf("n0"), nodes, nil, "", OneOfEach)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +465,7 @@ func TestFamilies(t *testing.T) {
 	}
 	// Of a Service of one family, a site whose nodes have no address of it is not proved.
 	service.Spec.ClusterIPs = nil
-	if plan, err = Prepare(service, slicesOf(), nodes, "", OneOfEach); err != nil {
+	if plan, err = Prepare(service, slicesOf(), nodes, nil, "", OneOfEach); err != nil {
 		t.Fatal(err)
 	}
 	well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }

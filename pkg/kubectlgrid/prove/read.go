@@ -16,19 +16,15 @@ import (
 // wrapper is the name of the wrapper's container, and the value of the label app of its pods.
 const wrapper = "application-grid-wrapper"
 
-// Surroundings reads the Service's slices and all nodes. Some of these are known to have a wrapper.
-func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service,
-	wrapped map[string]bool) ([]discoveryv1.EndpointSlice, map[string]Node, error) {
+// Surroundings reads the Service's slices and all nodes.
+func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice,
+	map[string]Node, error) {
 	slicesOf, err := cluster.EndpointSlices(ctx, api, service)
 	if err != nil {
 		return nil, nil, err
 	}
 	nodes := map[string]Node{}
-	err = pages.Each(ctx, api, &corev1.NodeList{}, func(n *corev1.Node) {
-		node := NodeOf(n)
-		node.Edge = node.Edge || wrapped[n.Name]
-		nodes[n.Name] = node
-	})
+	err = pages.Each(ctx, api, &corev1.NodeList{}, func(n *corev1.Node) { nodes[n.Name] = NodeOf(n) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}

@@ -6,8 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -62,30 +60,25 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	if o.allNamespaces {
 		namespace = ""
 	}
-	var diagnosis *gridview.Diagnosis
-	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace},
-		func() *gridview.Diagnosis {
-			diagnosis = connected.Diagnose(ctx, check.WithoutServices)
-			return diagnosis
-		})
+	groupings, err := connected.Groupings(ctx)
+	if err != nil {
+		return err
+	}
+	previewer, err := preview.Read(ctx, connected.API, groupings, preview.Query{Key: o.key, Namespace: namespace})
 	if err != nil {
 		return err
 	}
 	found := previewer.Preview()
 	columns := preview.Columns{Namespaces: o.allNamespaces, NoHeader: o.noHeaders}
-	if len(found.Services) > 0 || o.output.Encoded() {
-		if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
-			return err
+	if len(found.Services) == 0 && !o.output.Encoded() {
+		where := "in " + namespace + " namespace; -A asks for all"
+		if o.allNamespaces {
+			where = "in any namespace"
 		}
-		return ending(!found.Healthy(), diagnosis.Complete())
+		fmt.Fprintf(c.stderr, "No Services found %s.\n", where)
 	}
-	if o.allNamespaces {
-		fmt.Fprintln(c.stderr, "No Services found.")
-	} else {
-		fmt.Fprintf(c.stderr, "No Services found in %s namespace; -A asks for all.\n", namespace)
+	if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
+		return err
 	}
-	if !o.noHeaders {
-		output.Findings(c.stdout, found.Findings)
-	}
-	return ending(!found.Healthy(), diagnosis.Complete())
+	return ending(!found.Healthy(), groupings.Diagnosis.Complete())
 }

@@ -2,12 +2,9 @@ package main
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
@@ -44,18 +41,15 @@ func newViewCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			diagnosis := connected.Diagnose(cmd.Context(), check.WithoutServices)
-			if i := slices.IndexFunc(diagnosis.Unread, func(f gridview.Finding) bool {
-				return f.Object.Kind == "Node"
-			}); i >= 0 {
-				return fmt.Errorf("asking for nodes, whose labels are the sites: %s", diagnosis.Unread[i].Message)
+			groupings, err := connected.Groupings(cmd.Context())
+			if err != nil {
+				return err
 			}
-			groupings := gridview.Groupings{Nodes: diagnosis.Nodes, Diagnosis: diagnosis}
 			view := groupings.View(service, endpointSlices)
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err
 			}
-			return ending(!view.Healthy(), !view.TopologyKeys.Governed() || diagnosis.Complete())
+			return ending(!view.Healthy(), !view.TopologyKeys.Governed() || groupings.Diagnosis.Complete())
 		},
 	}
 	bindOutput(cmd, &format, output.Table, output.JSON, output.YAML)

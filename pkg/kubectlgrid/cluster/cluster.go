@@ -93,6 +93,18 @@ func (c Cluster) Diagnose(ctx context.Context, services check.Services) *gridvie
 	return d
 }
 
+// Groupings returns the nodes with the findings that concern Services. Without the nodes it returns an error, because
+// their labels are the sites.
+func (c Cluster) Groupings(ctx context.Context) (*gridview.Groupings, error) {
+	d := c.Diagnose(ctx, check.WithoutServices)
+	for _, f := range d.Unread {
+		if f.Object.Kind == "Node" {
+			return nil, fmt.Errorf("asking for nodes, whose labels are the sites: %s", f.Message)
+		}
+	}
+	return &gridview.Groupings{Nodes: d.Nodes, Diagnosis: d}, nil
+}
+
 // NodeList makes an empty list of the metadata of nodes.
 func NodeList() *metav1.PartialObjectMetadataList {
 	return pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))

@@ -40,7 +40,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 		return output.Encode(out, document{output.TypeMeta(Kind), p}, format)
 	}
 	var rows [][]string
-	if !columns.NoHeader {
+	if !columns.NoHeader && len(p.Services) > 0 {
 		header := []string{"NAME", "READY", "FOREIGN", "SITES WITHOUT", "STATE"}
 		if format == output.Wide {
 			header = append(header, "READY IN SITES", "COMMAND")
@@ -67,7 +67,9 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	if columns.NoHeader {
 		return nil
 	}
-	fmt.Fprint(out, conclusion(p))
+	if len(p.Services) > 0 {
+		fmt.Fprint(out, conclusion(p))
+	}
 	output.Findings(out, p.Findings)
 	return nil
 }

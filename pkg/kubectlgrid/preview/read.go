@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -31,21 +28,14 @@ type Query struct {
 // candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the cluster. A key that makes no sites is an error of usage. diagnose is called once the key divides the
-// nodes. The API server's answers are read a page at a time.
-func Read(ctx context.Context, api client.Reader, query Query,
-	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
-	nodes, err := cluster.Nodes(ctx, api)
-	if err != nil {
-		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
+// Read reads the Services and EndpointSlices of the cluster, a page at a time. A key that makes no sites is an error of
+// usage.
+func Read(ctx context.Context, api client.Reader, groupings *gridview.Groupings,
+	query Query) (*gridview.Previewer, error) {
+	previewer := gridview.NewPreviewer(query.Key, groupings)
+	if len(previewer.Sites()) == 0 {
+		return nil, keyError(query.Key, groupings.Nodes)
 	}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(nodes)), func(labels topology.Labels) bool {
-		_, in := labels[query.Key]
-		return in
-	}) {
-		return nil, keyError(query.Key, nodes)
-	}
-	previewer := gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes, Diagnosis: diagnose()})
 	in := client.InNamespace(query.Namespace)
 	if err := pages.Each(ctx, api, &corev1.ServiceList{}, previewer.AddService, in); err != nil {
 		return nil, readError("Services", query.Namespace, err)

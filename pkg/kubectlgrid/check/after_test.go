@@ -380,8 +380,8 @@ var versionDefects = map[string]defect{
 	"kube-proxies of two versions": {
 		image("DaemonSet kube-system/kube-proxy-edge", "registry.k8s.io/kube-proxy:v1.33.0"),
 		[]string{
-			"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go with an " +
-				"API server of v1.37.1",
+			"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy's version v1.33.0 is more " +
+				"than 3 minor versions older than the API server's v1.37.1",
 			"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
 				`kube-proxy-edge has "v1.33.0"; kube-proxy has "v1.37.1"`}},
 	"a node newer than the API server": {kubelets("v1.38.0", "edge0"),

@@ -127,8 +127,7 @@ func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *pro
 		mode = "unknown"
 	}
 	r.mode(about, mode)
-	proxy, ok := minor(tag)
-	server, known := minor(c.Server.Version)
+	severity, wrong := c.skew(tag)
 	r.all(check, "",
 		row{config.modeErr != nil, Unknown, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
 			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
@@ -136,12 +135,8 @@ func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
 		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and asks %s (%s)", tag, mode,
 			config.server, config.source), ""},
-		row{!ok, Unknown, about, "its image does not show its version: " + image,
-			"see that it goes with the API server's version, " + c.Server.Version},
-		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
-			c.Server.Version), "give it the API server's version"},
-		row{ok && proxy < oldestTested && (!known || proxy <= server), Warning, about, fmt.Sprintf("it is %s, older "+
-			"than what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
+		row{severity != OK, severity, about, "its version " + tag + " " + wrong, "give it the API server's version, " +
+			c.Server.Version})
 }
 
 // mode reports a mode of kube-proxy that was never tested.

@@ -558,7 +558,7 @@ func TestBefore(t *testing.T) {
 			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it has a required node affinity of its own"}},
 		"a kube-proxy newer than the API server": {
 			image("DaemonSet kube-system/kube-proxy", "mirror:5000/kube-proxy:v1.38.0"),
-			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.38.0, newer than the API server's " +
+			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: its version v1.38.0 is newer than the API server's " +
 				"v1.37.1"}},
 		"a managed cloud": {kubelets("v1.37.1-gke.100"),
 			[]string{"failure Distribution Node: the cluster is GKE (node cloud0 has kubelet v1.37.1-gke.100): its " +
@@ -572,7 +572,7 @@ func TestBefore(t *testing.T) {
 			[]string{"failure Versions API server: it is v1.20.15, and does not serve discovery.k8s.io/v1",
 				"warning Versions Node: the kubelet's version v1.20.15 is older than what is tested",
 				"warning Distribution MutatingAdmissionPolicy: an API server of v1.20.15 has no such policies",
-				"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.37.1, newer than"}},
+				"warning KubeProxy DaemonSet kube-system/kube-proxy: its version v1.37.1 is newer than"}},
 		"an architecture without images": {altered("Node /edge0", "status: {nodeInfo: {architecture: riscv64}}"),
 			[]string{"warning Platform Node edge0: there are no images for the architecture riscv64"}},
 		"no right": {func(c *testCluster) { c.denied = "daemonsets" },

@@ -193,15 +193,13 @@ func (r *Report) checkSkew(c *Cluster) {
 	sets := Object{Kind: kindDaemonSet, Namespace: system}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the programs are of different versions: " +
 		byTag(tags, has), "give all of them the same tag in your kustomization, and apply it"})
-	server, known := minor(c.Server.Version)
 	tags = map[string][]string{}
 	for _, w := range c.running(kubeProxyProgram) {
 		tag := tagOf(w.image)
 		tags[tag] = append(tags[tag], w.name)
-		version, ok := minor(tag)
-		r.all(check, "", row{ok && known && (version > server || version < server-oldestSkew), Warning, w.about(),
-			fmt.Sprintf("kube-proxy %s does not go with an API server of %s: it may be up to %d minor versions older, "+
-				"and not newer", tag, c.Server.Version, oldestSkew), "give it the tag of the API server's version"})
+		severity, wrong := c.skew(tag)
+		r.all(check, "", row{severity == Warning, Warning, w.about(), "kube-proxy's version " + tag + " " + wrong,
+			"give it the tag of the API server's version, " + c.Server.Version})
 	}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
 		byTag(tags, has), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +

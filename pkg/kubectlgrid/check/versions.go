@@ -18,6 +18,9 @@ const (
 	oldestSkew = 3
 )
 
+// tested is how a version is compared with those of the tests.
+var tested = fmt.Sprintf("than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
+
 // minor returns the minor version of a version like v1.37.1-gke.1.
 func minor(version string) (int, bool) {
 	parsed, err := utilversion.ParseGeneric(version)
@@ -31,10 +34,9 @@ func minor(version string) (int, bool) {
 func (r *Report) checkVersions(c *Cluster) {
 	const check = "Versions"
 	about, upgrade := Object{Kind: "API server"}, fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested)
-	tested := fmt.Sprintf("than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
 	server, known := minor(c.Server.Version)
 	r.first(check, "",
-		row{c.Server.Version != "" && !known, Unknown, about,
+		row{!known, Unknown, about,
 			fmt.Sprintf("its version %q has no meaning here", c.Server.Version),
 			"see docs/compatibility.md for the versions that are supported"},
 		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve "+
@@ -53,15 +55,27 @@ func (r *Report) checkVersions(c *Cluster) {
 		}
 		return n.kubelet
 	}) {
-		kubelet, ok := minor(version)
-		about, say, upgrade := aboutNodes(nodes), "the kubelet's version "+version+" ", "upgrade "+namesOf(nodes)
-		r.first(check, "",
-			row{!ok, Warning, about, say + "has no meaning here", upgrade},
-			row{kubelet > server, Warning, about, say + "is newer than the API server's " + c.Server.Version, upgrade},
-			row{kubelet < server-oldestSkew, Warning, about, fmt.Sprintf("%sis more than %d minor versions older than "+
-				"the API server's %s", say, oldestSkew, c.Server.Version), upgrade},
-			row{kubelet < oldestTested, Warning, about, say + "is older " + tested, upgrade})
+		severity, wrong := c.skew(version)
+		r.all(check, "", row{severity != OK, severity, aboutNodes(nodes), "the kubelet's version " + version + " " + wrong,
+			"upgrade " + namesOf(nodes)})
 	}
+}
+
+// skew returns what is wrong with the version of a kubelet or a kube-proxy, in words; OK if nothing is.
+func (c *Cluster) skew(version string) (severity Severity, wrong string) {
+	server, known := minor(c.Server.Version)
+	switch own, ok := minor(version); {
+	case !ok:
+		return Unknown, "has no meaning here"
+	case known && own > server:
+		return Warning, "is newer than the API server's " + c.Server.Version
+	case known && own < server-oldestSkew:
+		return Warning, fmt.Sprintf("is more than %d minor versions older than the API server's %s", oldestSkew,
+			c.Server.Version)
+	case own < oldestTested:
+		return Warning, "is older " + tested
+	}
+	return OK, ""
 }
 
 // nodesBy groups the nodes by the result of a function. It leaves out nodes with an empty result.

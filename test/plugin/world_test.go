@@ -37,8 +37,8 @@ type machine struct {
 	// What is wrong: kube-proxy asks the API server; it gets no answer at all; the wrapper is one of another node.
 	past, frozen bool
 	as           string
-	// unready is that its wrapper is said not to be ready.
-	unready bool
+	// unready is that its wrapper is said not to be ready, and one that it is in the pod of kube-proxy.
+	unready, one bool
 	// lost is that it has lost the label of its site.
 	lost bool
 	// cut is that its link is down. It goes on with what it was last shown.
@@ -433,7 +433,9 @@ func (w *world) some(r *rand.Rand, is func(m *machine) bool) string {
 	return names[r.IntN(len(names))]
 }
 
-func podded(m *machine) bool { return m.kind == "true" && !m.past && !m.frozen && m.as == "" }
+func podded(m *machine) bool {
+	return m.kind == "true" && !m.past && !m.frozen && !m.one && m.as == ""
+}
 
 // onNode is a defect of a node that runs the programs as pods.
 func onNode(what func(w *world, name string)) func(*world, *rand.Rand) bool {
@@ -576,17 +578,19 @@ var defects = []struct {
 		w.addService(shapes[len(shapes)-1])
 		return true
 	}},
-	{"a hub that is away", func(w *world, _ *rand.Rand) bool {
+	{"a hub that is away", func(w *world, r *rand.Rand) bool {
 		if slices.Contains(w.warned, "ProgramVersions") {
 			return false // there is a hub already
 		}
 		w.away = true
+		conditions := []string{`{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no route}`,
+			`{type: Available, status: Unknown}`, ""}
 		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
  spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v1"}]}}},
  status: {availableReplicas: 1}}
 ---
 {apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io},
- status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no route}]}}`)
+ status: {conditions: [`+conditions[r.IntN(len(conditions))]+`]}}`)
 		w.spoil = append(w.spoil, func(a *clustertest.API) {
 			set := a.Objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+wrapper]
 			containers, _, _ := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
@@ -623,6 +627,21 @@ var defects = []struct {
  status: {availableReplicas: 1}}`)
 		return true
 	}},
+	{"a server without a scheme, which is the wrapper's", onNode(func(w *world, name string) {
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			arguments(a, "kube-proxy-edge-"+name, "--master=127.0.0.1:51006")
+		})
+	})},
+	{"wrapper and kube-proxy in one pod, which is no defect", onNode(func(w *world, name string) {
+		w.machines[name].one = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			one, other := system+"pods/kube-proxy-edge-"+name, system+"pods/"+wrapper+"-"+name
+			containers, _, _ := unstructured.NestedSlice(a.Objects[one].Object, "spec", "containers")
+			more, _, _ := unstructured.NestedSlice(a.Objects[other].Object, "spec", "containers")
+			_ = unstructured.SetNestedSlice(a.Objects[one].Object, append(containers, more...), "spec", "containers")
+			delete(a.Objects, other)
+		})
+	})},
 	{"a node without the endpoint that Local requires", func(w *world, _ *rand.Rand) bool {
 		places := w.places["local"]
 		for i, p := range places {

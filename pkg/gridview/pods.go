@@ -28,7 +28,8 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	var first *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if of, _ := SiteOf(pod.Spec.NodeSelector, key); key != "" && of != site || pod.DeletionTimestamp != nil || IsReady(pod) {
+		of, _ := SiteOf(pod.Spec.NodeSelector, key)
+		if key != "" && of != site || pod.DeletionTimestamp != nil || IsReady(pod) {
 			continue
 		}
 		if first == nil || pod.Name < first.Name {

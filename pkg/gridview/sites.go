@@ -144,13 +144,14 @@ func (s Sites) resolverKeys(all []string) topology.Keys {
 			}
 		}
 	}
-	alone := func(labels topology.Labels) bool {
-		return isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
+	alone := slices.Contains(s.ResolverKeys, topology.Any)
+	for _, labels := range s.Nodes {
+		alone = alone || isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
 			value, in := labels[key]
 			return in && served[key][value] != ""
 		})
 	}
-	if slices.Contains(s.ResolverKeys, topology.Any) || slices.ContainsFunc(slices.Collect(maps.Values(s.Nodes)), alone) {
+	if alone {
 		keys = append(keys, topology.Any)
 	}
 	return keys
@@ -177,8 +178,8 @@ func (s Sites) names(key string, all []string) []Finding {
 		}
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	f := Finding{Severity: Warning, Check: CheckNames, Key: key, Object: Object{"Service", service.Namespace, service.Name},
-		Action: setKeys(service, s.resolverKeys(all))}
+	f := Finding{Severity: Warning, Check: CheckNames, Key: key, Action: setKeys(service, s.resolverKeys(all)),
+		Object: Object{"Service", service.Namespace, service.Name}}
 	switch {
 	case apart > 0:
 		f.Severity = Failure

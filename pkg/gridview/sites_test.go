@@ -74,7 +74,7 @@ func TestSites(t *testing.T) {
 		"two fleets, of which one asks its CoreDNS, and the other none": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
 			Governed: []topology.Keys{zone, {"rack"}}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone,
-		}, []string{"kube-dns: none of its topologyKeys is on 1 edge node with the label rack: no name resolves there"}},
+		}, []string{"kube-dns: none of its topologyKeys is on 1 edge node with the label rack: no name resolves"}},
 		"a site without CoreDNS that has no name": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("zone=")},
 			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone},

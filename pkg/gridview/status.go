@@ -133,9 +133,9 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 			continue
 		}
 		site := Site{
-			Name: siteName(name), Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
-			Revision: state.Revision,
-			Desired:  state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
+			Name: siteName(name), Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name),
+			Template: state.Template, Revision: state.Revision,
+			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
 			Available: state.AvailableReplicas,
 		}
 		live := children[name]

@@ -31,7 +31,6 @@ func (r *Report) checkAlone(c *Cluster) {
 			row{n.alone.Status != corev1.ConditionTrue, Warning, n.about(), n.alone.Message,
 				"on the node: lite-apiserver explain"})
 	}
-	r.all(check, "", row{with > 0 && r.clean(check), OK, Object{Kind: kindNode},
-		fmt.Sprintf("each of %s with lite-apiserver would start its pods without kube-apiserver",
-			enumerate.Count(with, "node")), ""})
+	r.well(check, with > 0, Object{Kind: kindNode}, "each of %s with lite-apiserver would start its pods without "+
+		"kube-apiserver", enumerate.Count(with, "node"))
 }

@@ -15,8 +15,8 @@ import (
 
 // onNode returns the command for the node of a wrapper, for facts that the API server does not show.
 func onNode(wrapper *pod) string {
-	return "on the node: curl -sk " + wrapper.url() + "/metrics | grep application_grid_wrapper_watchers must print 1 " +
-		"for services and endpointslices"
+	return "on the node: curl -sk " + wrapper.url() + "/metrics | grep application_grid_wrapper_watchers must print " +
+		"1 for services and endpointslices"
 }
 
 // Commands that repair something.
@@ -65,11 +65,9 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, enumerate.Count(len(c.nodes), "node"))
-	r.all(gridview.CheckWrapper, "", row{r.clean(gridview.CheckWrapper), OK, about, "the wrapper is " +
-		"ready on " + each, ""})
+	r.well(gridview.CheckWrapper, true, about, "the wrapper is ready on %s", each)
 	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
-	r.all(gridview.CheckKubeProxy, "", row{proxied && r.clean(gridview.CheckKubeProxy), OK, about,
-		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
+	r.well(gridview.CheckKubeProxy, proxied, about, "one kube-proxy is on %s, and asks the wrapper", each)
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
 		row{pods > 0 && r.clean("Daemon"), OK, about,
@@ -218,7 +216,8 @@ func (e *edgeCheck) kubeProxies(n *node) {
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		e.first(gridview.CheckKubeProxy, n.name,
 			row{config.serverErr != nil, Unknown, p.about(),
-				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr), onNode(wrapper)},
+				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr),
+				onNode(wrapper)},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
 				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
 				"repair the wrapper; kube-proxy then moves by itself"},
@@ -301,8 +300,8 @@ func (e *edgeCheck) noProxyPod(n *node) {
 			since(frozen) + ", or something else makes them", repair},
 		row{!n.tellsArgs || inFile, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process " +
 			"there, and only a file on the node says which server it asks", onNode(wrapper)},
-		row{!leadsToWrapper(master, wrapper.port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
-			asks + ", and Services reach every site from there",
+		row{!leadsToWrapper(master, wrapper.port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution +
+			", " + asks + ", and Services reach every site from there",
 			fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into the node's config.yaml and restart %s`, wrapper.url(),
 				n.distribution)},
 		row{wrapper.otherScheme(master) != "", Failure, n.about(), "its kube-proxy, a part of " + n.distribution +

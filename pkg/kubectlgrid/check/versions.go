@@ -56,8 +56,8 @@ func (r *Report) checkVersions(c *Cluster) {
 		return n.kubelet
 	}) {
 		severity, wrong := c.skew(version)
-		r.all(check, "", row{severity != OK, severity, aboutNodes(nodes), "the kubelet's version " + version + " " + wrong,
-			"upgrade " + namesOf(nodes)})
+		r.all(check, "", row{severity != OK, severity, aboutNodes(nodes), "the kubelet's version " + version + " " +
+			wrong, "upgrade " + namesOf(nodes)})
 	}
 }
 

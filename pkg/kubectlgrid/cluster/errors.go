@@ -39,6 +39,7 @@ func IsNotServed(err error) bool {
 
 // IsFinal reports whether a request that has failed would fail again, and not because the API server is away.
 func IsFinal(err error) bool {
-	return errors.Is(err, ErrNotServed) || IsNotServed(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err)
+	return errors.Is(err, ErrNotServed) || IsNotServed(err) || apierrors.IsNotFound(err) ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err) ||
+		apierrors.IsBadRequest(err)
 }

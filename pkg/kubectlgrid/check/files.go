@@ -35,7 +35,8 @@ func (c *Cluster) document(ctx context.Context, about Object, consequence string
 	if about.Kind != kindConfigMap {
 		object = secret
 	}
-	if doc.err = c.API.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, object); doc.err != nil {
+	key := client.ObjectKey{Namespace: about.Namespace, Name: about.Name}
+	if doc.err = c.API.Get(ctx, key, object); doc.err != nil {
 		if !apierrors.IsNotFound(doc.err) {
 			c.lost(about, doc.err, consequence)
 		}

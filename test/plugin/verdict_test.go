@@ -376,6 +376,17 @@ func (w *world) foreign(name string, s *corev1.Service, there string) bool {
 	})
 }
 
+// wellConnected says what connections from a node would do if its kube-proxy asked its wrapper: where keys only prefer
+// endpoints, one that is not preferred is foreign, too, and nothing but a connection shows it.
+func (w *world) wellConnected(name string, s *corev1.Service) map[string]outcome {
+	m := w.machines[name]
+	well := *m
+	well.past, well.as = false, ""
+	w.machines[name] = &well
+	defer func() { w.machines[name] = m }()
+	return w.connect(name, s)
+}
+
 // judgeProof runs prove, whose pods connect as kube-proxy would.
 func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, bad bool) {
 	w.Helper()
@@ -408,8 +419,10 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 			w.Errorf("prove %s did not connect: %+v", s.Name, row)
 		}
 		foreign := func(there string) bool { return w.foreign(row.Node, s, there) }
-		o := w.connect(row.Node, s)[row.Address]
-		leaks = leaks || slices.ContainsFunc(w.asked(row.Node, s, o), foreign)
+		o, preferred := w.connect(row.Node, s)[row.Address], w.wellConnected(row.Node, s)[row.Address].reached
+		leaks = leaks || slices.ContainsFunc(w.asked(row.Node, s, o), func(there string) bool {
+			return foreign(there) || preferred[there] == ""
+		})
 		if slices.ContainsFunc(slices.Collect(maps.Keys(o.reached)), foreign) && row.Verdict == "Closed" {
 			w.Errorf("prove %s says %+v, and a connection leaves the site", s.Name, row)
 		}

@@ -33,8 +33,8 @@ type proxyConfig struct {
 // proxyConfigOf reads the configuration of a kube-proxy by its own rules: --master overrides a kubeconfig, and a
 // configuration file overrides every other flag.
 func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
-	container *corev1.Container) proxyConfig {
-	var config proxyConfig
+	container *corev1.Container) *proxyConfig {
+	config := &proxyConfig{}
 	words := commandLine(container)
 	read := func(name string) (string, *document, error) {
 		text, doc, err := c.file(ctx, namespace, pod, container.VolumeMounts, name)

@@ -226,10 +226,9 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, config
 		}
 		reduced.proxy = configs[revision]
 		if reduced.proxy == nil {
-			config := c.proxyConfigOf(ctx, p.Namespace, &p.Spec, of.Container)
-			reduced.proxy = &config
+			reduced.proxy = c.proxyConfigOf(ctx, p.Namespace, &p.Spec, of.Container)
 			if revision != "" {
-				configs[revision] = &config
+				configs[revision] = reduced.proxy
 			}
 		}
 		c.carry(p.Namespace, &p.Spec)
@@ -308,8 +307,7 @@ func (c *Cluster) workloadOf(ctx context.Context, w workload, of container, spec
 	w.program, w.takesPort, w.image = of.program, of.takesPort, of.Image
 	switch w.program {
 	case kubeProxyProgram:
-		config := c.proxyConfigOf(ctx, w.namespace, spec, of.Container)
-		w.proxy = &config
+		w.proxy = c.proxyConfigOf(ctx, w.namespace, spec, of.Container)
 	case calicoProgram, ciliumProgram:
 		w.env = envOf(of.Container)
 	case wrapperProgram:

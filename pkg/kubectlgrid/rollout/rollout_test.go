@@ -11,6 +11,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -352,8 +353,26 @@ func TestState(t *testing.T) {
 	if err := (&Printer{Out: &out}).Print(state); err != nil || !strings.Contains(out.String(), "\n"+state.Warnings[0]+"\n") {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
+	// The workloads cannot be listed, say.
+	failed := metav1.Condition{
+		Type: v1.ConditionDegraded, Status: metav1.ConditionTrue, Reason: v1.ReasonSyncFailed, Message: "no connection",
+		ObservedGeneration: g.Object.GetGeneration(),
+	}
+	meta.SetStatusCondition(&g.status().Conditions, failed)
+	const why = "; the controller cannot reconcile it: SyncFailed: no connection"
+	if state, err = g.State(); err != nil || !strings.Contains(state.Summary, "lab") ||
+		!strings.HasSuffix(state.Summary, why) {
+		t.Errorf("got %+v, %v", state, err)
+	}
 	g.Object.SetGeneration(9)
-	if state, err = g.State(); err != nil || !strings.Contains(state.Summary, "Waiting for the controller") {
+	if state, err = g.State(); err != nil || !strings.HasPrefix(state.Summary, "Waiting for the controller") ||
+		strings.Contains(state.Summary, why) { // which is about another generation
+		t.Errorf("got %+v, %v", state, err)
+	}
+	failed.ObservedGeneration = 9
+	meta.SetStatusCondition(&g.status().Conditions, failed)
+	if state, err = g.State(); err != nil || !strings.HasPrefix(state.Summary, "Waiting for the controller") ||
+		!strings.HasSuffix(state.Summary, why) {
 		t.Errorf("got %+v, %v", state, err)
 	}
 	g.spec().Rollout = nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -21,6 +22,9 @@ const barWidth = 40
 // notReconciled are the reasons of the condition Ready with which nothing of the present spec is applied. The status of
 // the rollout is about an earlier spec then.
 var notReconciled = []string{v1.ReasonInvalidKey, v1.ReasonNotAllowed, v1.ReasonMassRemoval}
+
+// ofSites are the reasons of the condition Degraded with which the grid is reconciled.
+var ofSites = []string{v1.ReasonSitesFailed, v1.ReasonSitesStalled, v1.ReasonMassRemoval, v1.ReasonRolloutHalted}
 
 // ErrPerson means that a rollout waits for a person.
 var ErrPerson = errors.New("a person is needed")
@@ -54,8 +58,14 @@ func (g *Grid) State() (State, error) {
 		ready.ObservedGeneration == g.Object.GetGeneration() && slices.Contains(notReconciled, ready.Reason) {
 		return State{Summary: ready.Reason + ": " + ready.Message, Waits: true}, nil
 	}
+	problem := ""
+	if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil &&
+		degraded.Status == metav1.ConditionTrue && degraded.ObservedGeneration == g.Object.GetGeneration() &&
+		!slices.Contains(ofSites, degraded.Reason) {
+		problem = fmt.Sprintf("; the controller cannot reconcile it: %s: %s", degraded.Reason, degraded.Message)
+	}
 	if status.Rollout == nil || status.ObservedGeneration < g.Object.GetGeneration() {
-		return State{Summary: "Waiting for the controller to see the change of " + g.String()}, nil
+		return State{Summary: "Waiting for the controller to see the change of " + g.String() + problem}, nil
 	}
 	r := status.Rollout
 	state := State{Rows: [][]string{
@@ -86,6 +96,7 @@ func (g *Grid) State() (State, error) {
 	if r.Message != "" {
 		state.Summary += ": " + r.Message
 	}
+	state.Summary += problem
 	g.judge(&state)
 	return state, nil
 }

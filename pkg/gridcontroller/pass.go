@@ -34,8 +34,6 @@ type pass struct {
 	deadline time.Time
 	// again is when to reconcile again if nothing changes before; zero for never.
 	again time.Time
-	// leap is how far the clock was set since the last pass.
-	leap time.Duration
 }
 
 // assigned has the workload of each site, and the revisions that the sites may get.
@@ -100,7 +98,8 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m, budget: perPass,
 	}
-	p.leap, m.lastPass = leap(m.lastPass, r.clock.Now()), r.clock.Now()
+	leap := leap(m.lastPass, r.clock.Now())
+	m.leap, m.lastPass = m.leap+leap, r.clock.Now()
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
 		m.generation, m.labels = grid.GetGeneration(), p.owner.Labels
 		m.templates, m.rollout.revisions = map[string]*templateMemory{}, nil
@@ -109,7 +108,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		}
 	}
 	for _, of := range m.sites {
-		of.progressAt = of.progressAt.Add(p.leap)
+		of.progressAt = of.progressAt.Add(leap)
 	}
 	p.spec, p.status = v1.Workload(grid)
 	p.sites = sitesOf(r.nodes, p.spec.GridUniqKey)

@@ -47,7 +47,7 @@ type rolloutMemory struct {
 	written v1.Object
 	// mark identifies the last state of the rollout for which there was an event. known is the last plan's.
 	mark  string
-	known []*metav1.Time
+	known []rollout.Heard
 }
 
 // brokenSite is why a site does not work, with which revision, and since when. lasting is set once that has lasted for
@@ -143,7 +143,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
 		Current: p.written.CurrentRevision, Update: p.written.UpdateRevision, Status: p.written.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(), Leap: p.leap, Known: p.memory.rollout.known,
+		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.rollout.known,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
 		in.AtOnce = p.update

@@ -86,8 +86,9 @@ type gridMemory struct {
 	approved map[string]bool
 	key      string
 	rollout  rolloutMemory
-	// lastPass is when the last pass began.
+	// lastPass is when the last pass began, and leap how far the clock was set since the first one.
 	lastPass time.Time
+	leap     time.Duration
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory

@@ -23,8 +23,8 @@ type history struct {
 	since map[string]time.Time
 	made  int
 	plan  Plan
-	// deaf: pods cannot be read.
-	deaf bool
+	// deaf: pods cannot be read. refused: no status can be written.
+	deaf, refused bool
 	// check is the result of the check of a site that has run for so long.
 	check func(ran time.Duration) CheckResult
 	began map[string]time.Time
@@ -107,8 +107,9 @@ func (h *history) pass() {
 			h.behave(u, to)
 		}
 	}
-	h.in.Current, h.in.Update, h.in.Status = h.plan.Current, h.in.Revision, h.plan.Status.DeepCopy()
-	h.in.Known = h.plan.Known
+	if h.in.Known = h.plan.Known; !h.refused {
+		h.in.Current, h.in.Update, h.in.Status = h.plan.Current, h.in.Revision, h.plan.Status.DeepCopy()
+	}
 }
 
 func (h *history) last(d time.Duration) {
@@ -570,25 +571,35 @@ func TestSuspectAfterAGap(t *testing.T) {
 
 // leaps sets the clock of the controller.
 func (h *history) leaps(by time.Duration) {
-	h.in.Now, h.in.Leap = h.in.Now.Add(by), by
+	h.in.Now, h.in.Leap = h.in.Now.Add(by), h.in.Leap+by
 	for _, u := range h.sites {
 		u.Progress = u.Progress.Add(by)
 	}
-	h.pass()
-	h.in.Leap = 0
 }
 
 // TestClockIsSet: somebody sets the controller's clock, or its machine was suspended. No site fails or is proven by
-// that, and each is in time all the same.
+// that, and each is in time all the same: also if the next status cannot be written, or if the clock was set back while
+// the controller restarted.
 func TestClockIsSet(t *testing.T) {
-	for _, by := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
+	for _, of := range []struct {
+		by               time.Duration
+		refused, restart bool
+	}{
+		{by: 8 * time.Hour}, {by: -8 * time.Hour}, {by: 8 * time.Hour, refused: true},
+		{by: -8 * time.Hour, refused: true}, {by: -8 * time.Hour, restart: true},
+	} {
 		h := begins(t, rest(30*time.Minute, 2), map[string]int{"a": 0, "b": 0, "c": 0})
 		h.behave = breaks("a")
 		h.last(2 * time.Minute)
-		h.leaps(by)
+		if h.leaps(of.by); of.restart {
+			h.in.Known, h.in.Leap = nil, 0
+		}
+		h.refused = of.refused
+		h.pass()
+		h.refused = false
 		h.last(25 * time.Minute)
 		h.expect("the clock was set", v1.RolloutProgressing, "a", "b")
-		h.last(5 * time.Minute)
+		h.last(7 * time.Minute) // a restarted controller forgets two of them
 		h.expect("b is proven", v1.RolloutProgressing, "a", "b", "c")
 		h.last(time.Hour)
 		h.expect("a does not work", v1.RolloutHalted, "a", "b", "c")

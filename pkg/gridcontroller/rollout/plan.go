@@ -79,13 +79,20 @@ type Input struct {
 	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all sites get
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
-	// Now is the time, and Leap how far the clock was set since this process made its last plan.
+	// Now is the time, and Leap how far the clock was set since this process began.
 	Now  time.Time
 	Leap time.Duration
 	// Known is Plan.Known of this process's last plan; nil if it has made none.
-	Known []*metav1.Time
+	Known []Heard
 	// Most is the largest number of sites that the status lists; zero for 500.
 	Most int
+}
+
+// Heard is a Status.HeardTime of which a process knows that it has followed the rollout since then. Leap is what
+// Input.Leap was when it made that status.
+type Heard struct {
+	*metav1.Time
+	Leap time.Duration
 }
 
 // Plan is what the controller has to do and to write. Sites get a new revision only after the status that lists them
@@ -102,9 +109,9 @@ type Plan struct {
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
-	// Known are values of Status.HeardTime of which this process knows that it has followed the rollout since then. Gap
-	// is for how long no controller did before this plan.
-	Known []*metav1.Time
+	// Known are those of the written and of this plan's status. Gap is for how long no controller followed the rollout
+	// before this plan.
+	Known []Heard
 	Gap   time.Duration
 }
 
@@ -140,6 +147,8 @@ type planner struct {
 	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap or the leap. wentBack: the
 	// written status of this attempt says that sites go back.
 	within, moved, wentBack bool
+	// heard is that of the written status; nil if this process does not know it.
+	heard *Heard
 }
 
 // New makes a plan.

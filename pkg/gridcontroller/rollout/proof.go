@@ -172,27 +172,35 @@ func move(by time.Duration, times ...**metav1.Time) {
 
 // catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
 // control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
+// If that time is negative, the clock was set back.
 func (p *planner) catchUp() {
-	heard := p.status.HeardTime
-	if heard == nil {
+	if p.status.HeardTime == nil {
 		return
 	}
-	if slices.ContainsFunc(p.Known, heard.Equal) {
-		p.leap()
+	for i := range p.Known {
+		if p.Known[i].Equal(p.status.HeardTime) {
+			p.heard = &p.Known[i]
+			p.leap(p.Leap - p.heard.Leap)
+			return
+		}
+	}
+	gap := p.Now.Sub(p.status.HeardTime.Time).Truncate(time.Second)
+	if gap < 0 {
+		p.leap(gap)
 		return
 	}
-	p.plan.Gap = max(p.Now.Sub(heard.Time), 0).Truncate(time.Second)
+	p.plan.Gap = gap
 	for _, of := range p.listed {
-		if of.SilentTime == nil && p.plan.Gap > 0 {
-			move(p.plan.Gap, &of.Since, &of.CheckTime)
+		if of.SilentTime == nil && gap > 0 {
+			move(gap, &of.Since, &of.CheckTime)
 			p.moved = true
 		}
 	}
 }
 
 // leap moves all clocks of sites with that of the controller, if somebody has set it or suspended its machine.
-func (p *planner) leap() {
-	if by := p.Leap.Truncate(time.Second); by != 0 {
+func (p *planner) leap(by time.Duration) {
+	if by = by.Truncate(time.Second); by != 0 {
 		for _, of := range p.listed {
 			move(by, &of.Since, &of.CheckTime, &of.ReadyTime, &of.SilentTime)
 			p.moved = true
@@ -217,9 +225,13 @@ func (p *planner) stampHeard() {
 	default:
 		s.HeardTime = p.second()
 	}
-	p.plan.Known = []*metav1.Time{s.HeardTime}
-	if was != nil && !p.moved {
-		p.plan.Known = append(p.plan.Known, was.HeardTime)
+	p.plan.Known = []Heard{{s.HeardTime, p.Leap}}
+	switch { // the write may fail
+	case was == nil:
+	case !p.moved:
+		p.plan.Known = append(p.plan.Known, Heard{was.HeardTime, p.Leap})
+	case p.heard != nil:
+		p.plan.Known = append(p.plan.Known, *p.heard)
 	}
 }
 

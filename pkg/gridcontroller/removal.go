@@ -201,6 +201,10 @@ func (p *planned) holdLosses() {
 			m.losses[l.site] = now
 		}
 	}
+	if !maps.Equal(p.waiting, m.withheld) {
+		m.withheld = p.waiting
+		p.lookAgain(now) // the plan must know
+	}
 }
 
 // removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
@@ -311,6 +315,7 @@ func (p *pass) holdKey(children map[string]*child) error {
 		}
 		return nil
 	}
+	m.rollout.known = nil // the clocks of sites stop until it is approved
 	return gridchild.Errorf(v1.ReasonMassRemoval,
 		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",

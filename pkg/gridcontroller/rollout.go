@@ -163,6 +163,15 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	return plan
 }
 
+// stopClocks has the next plan take the time since the last one for time in which no controller followed the rollout,
+// if none was made for long.
+func (p *pass) stopClocks() {
+	of := p.status.Rollout
+	if of != nil && of.HeardTime != nil && p.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
+		p.memory.rollout.known = nil
+	}
+}
+
 // site returns the state of a site for the plan.
 func (p *assigned) site(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
@@ -172,6 +181,9 @@ func (p *assigned) site(site string) rollout.Site {
 	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
 	if memory.broken.lasting {
 		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
+	}
+	if u.Withheld = p.memory.withheld[site]; u.Withheld {
+		u.Trouble = "the loss that the change means for it waits for an approval"
 	}
 	if memory.isAhead(live, p.clock.Now()) {
 		u.Exists, u.Revision, u.UID = true, memory.applied.revision, memory.applied.uid

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -335,4 +336,68 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 	f.update(grid, func() {}) // the API server counts a generation, as the pool has changed
 	f.completes(grid, sites...)
 	f.expectImages("demo", map[string]string{"lab": "i", "east": "i", "west": "i"})
+}
+
+// TestLossIsApprovedLate: a change scales all sites to 0, and a person approves of that hours later. No site has failed
+// until then.
+func TestLossIsApprovedLate(t *testing.T) {
+	t.Parallel()
+	f, grid := demo(t, threeSites, rollingIn(named("all")), func(grid *v1.DeploymentGrid) {
+		grid.Spec.Template = raw(with(`"replicas":1`))
+	})
+	f.completes(grid, threeSites...)
+	f.template(grid, `{"replicas":0,`+other[1:])
+	for range 8 {
+		f.step(30 * time.Minute)
+		f.passes(grid)
+	}
+	f.expectPhase(grid, v1.RolloutProgressing, "east: the loss that the change means for it waits for an approval")
+	f.expect(grid, "Degraded=True MassRemoval", "are to be scaled to 0")
+	f.restart()
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutProgressing, "waits for an approval")
+	f.approve(grid, f.approval(grid))
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "two"})
+}
+
+// TestKeyIsMendedLate: a site is about to get a change when somebody misspells gridUniqKey, and notices hours later. It
+// has not failed.
+func TestKeyIsMendedLate(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"zone", "not a key"} {
+		f, grid := demo(t, threeSites, rollingIn(named("all")))
+		f.completes(grid, threeSites...)
+		f.update(grid, func() { grid.Spec.Template = raw(other) })
+		f.pass(grid)
+		f.expectImages("demo", map[string]string{"east": "i"})
+		f.update(grid, func() { grid.Spec.GridUniqKey = key })
+		f.passes(grid)
+		f.step(3 * time.Hour)
+		f.passes(grid)
+		f.update(grid, func() { grid.Spec.GridUniqKey = "zone1" })
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutProgressing, "waits for east")
+		f.expectImages("demo", map[string]string{"east": "two", "lab": "i"})
+	}
+}
+
+// TestErrorOfAPass: the revisions cannot be read for hours. The grid says why nothing happens, and no site fails when
+// they can again.
+func TestErrorOfAPass(t *testing.T) {
+	t.Parallel()
+	f, grid := demo(t, threeSites, rollingIn(named("all")))
+	f.completes(grid, threeSites...)
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.pass(grid)
+	f.failOn("list revisions", errors.New("no connection"))
+	f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](5) })
+	f.tries(grid)
+	f.step(3 * time.Hour)
+	f.tries(grid)
+	f.expect(grid, "Degraded=True SyncFailed", "no connection")
+	f.failing(nil)
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutProgressing, "waits for east")
+	f.expectImages("demo", map[string]string{"east": "two", "lab": "i"})
 }

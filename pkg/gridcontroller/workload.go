@@ -89,6 +89,8 @@ type gridMemory struct {
 	// lastPass is when the last pass began, and leap how far the clock was set since the first one.
 	lastPass time.Time
 	leap     time.Duration
+	// withheld has the sites that the last pass left alone, because they were about to suffer losses.
+	withheld map[string]bool
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory
@@ -165,6 +167,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	err = cmp.Or(gridchild.CheckKey(p.spec.GridUniqKey), r.limits.check(p.spec.GridUniqKey, len(p.names)))
 	if err != nil {
 		r.tellGrid(grid, m, err)
+		m.rollout.known = nil
 		status.ObservedGeneration = grid.GetGeneration()
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
@@ -172,6 +175,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	report, err := p.run(ctx)
 	if err != nil { // existing workloads are left alone
 		r.tellGrid(grid, m, err)
+		p.stopClocks()
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})

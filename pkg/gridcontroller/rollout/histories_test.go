@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -242,6 +243,31 @@ func TestHotfixProvesNothing(t *testing.T) {
 	lab.Ready, lab.Drifted = false, false // the controller has reverted that
 	h.last(time.Minute)
 	h.expect("it is as applied again", v1.RolloutProgressing, "lab")
+}
+
+// TestChangeWaitsForAnApproval: the workload of a site is left alone, because the change means a loss there, and a
+// person answers hours later. The site gets the change then, with its whole deadline.
+func TestChangeWaitsForAnApproval(t *testing.T) {
+	h := begins(t, rest(0, 1), map[string]int{"a": 0, "b": 0})
+	h.sites["a"].Held = true // for this test, so that it is not changed
+	h.pass()
+	h.sites["a"].Held, h.sites["a"].Withheld, h.sites["a"].Trouble = false, true, "waits for an approval"
+	keep := func(d time.Duration) {
+		for end := h.in.Now.Add(d); h.in.Now.Before(end); {
+			h.pass()
+			h.sites["a"].Revision = "old"
+		}
+	}
+	keep(3 * time.Hour)
+	h.expect("nobody has approved", v1.RolloutProgressing, "b")
+	if !strings.Contains(h.in.Status.Message, "a: waits for an approval") {
+		t.Errorf("the message is %q", h.in.Status.Message)
+	}
+	h.sites["a"].Withheld, h.sites["a"].Trouble = false, ""
+	keep(9 * time.Minute)
+	h.expect("it is approved, and cannot be applied", v1.RolloutProgressing, "b")
+	h.last(30 * time.Second)
+	h.expect("it is applied", v1.RolloutComplete, "a", "b")
 }
 
 // TestQuestionIsAskedAgain: the pods cannot be read in the pass in which a site falls silent before it has seen the

@@ -91,7 +91,7 @@ func (p *planner) follow(u *Site) {
 		return
 	}
 	p.startAnew(u, of)
-	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // it must not start
+	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld) // it must not start
 	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits || u.Unread)
 	switch {
 	case p.status.GoesBack != "":

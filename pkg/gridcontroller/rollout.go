@@ -196,6 +196,7 @@ func (p *assigned) site(site string) rollout.Site {
 	u.Exists, u.UID, u.Held = true, live.uid, live.held
 	u.Revision = p.revisionOf(site, live)
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
+	u.Uncompared = live.applied != "" && memory.same.desired == ""
 	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
 	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent

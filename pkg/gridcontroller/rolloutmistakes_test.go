@@ -382,6 +382,23 @@ func TestKeyIsMendedLate(t *testing.T) {
 	}
 }
 
+// TestHotfixDuringARestart: a person changes the image of a site that does not work while the controller restarts. For
+// a moment it is ready with that, which proves nothing.
+func TestHotfixDuringARestart(t *testing.T) {
+	f, grid := halfway(t)
+	f.edit("demo-lab", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "hotfix" })
+	f.ready("demo", "lab")
+	f.restart()
+	f.pass(grid)
+	f.report("demo-lab", appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
+	f.passes(grid)
+	f.expectImages("demo", onlyLab)
+	f.ready("demo", "lab")
+	f.step(10 * time.Second)
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"lab": "two", "east": "two"})
+}
+
 // TestErrorOfAPass: the revisions cannot be read for hours. The grid says why nothing happens, and no site fails when
 // they can again.
 func TestErrorOfAPass(t *testing.T) {

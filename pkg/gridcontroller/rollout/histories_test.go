@@ -245,6 +245,22 @@ func TestHotfixProvesNothing(t *testing.T) {
 	h.expect("it is as applied again", v1.RolloutProgressing, "lab")
 }
 
+// TestHotfixDuringARestart: a person has done the same while the controller restarted, so the first pass does not know.
+func TestHotfixDuringARestart(t *testing.T) {
+	h := begins(t, canary(0), map[string]int{"lab": 0, "a": 1})
+	h.behave = breaks("lab")
+	h.last(time.Minute)
+	lab := h.sites["lab"]
+	h.in.Known, lab.Ready, lab.Uncompared = nil, true, true
+	h.pass()
+	lab.Ready, lab.Uncompared = false, false // the controller has reverted that
+	h.last(time.Minute)
+	h.expect("it is as applied again", v1.RolloutProgressing, "lab")
+	lab.Ready = true
+	h.last(time.Minute)
+	h.expect("it works", v1.RolloutSoaking, "a", "lab")
+}
+
 // TestChangeWaitsForAnApproval: the workload of a site is left alone, because the change means a loss there, and a
 // person answers hours later. The site gets the change then, with its whole deadline.
 func TestChangeWaitsForAnApproval(t *testing.T) {

@@ -26,9 +26,10 @@ type Site struct {
 	// Wave is the index of its wave: len(Rollout.Waves) for a site that no wave names.
 	Wave int
 	// Exists: it has a workload. Held: the workload must not be changed. UID and Revision are the workload's; Revision
-	// is empty if it is not known. Drifted: somebody has changed the workload since it was applied. Withheld: the workload is left alone until a person approves of a loss that its change means.
-	Exists, Held, Drifted, Withheld bool
-	UID, Revision                   string
+	// is empty if it is not known. Drifted: somebody has changed the workload since it was applied. Uncompared: that is
+	// not known yet. Withheld: the workload is left alone until a person approves of a loss that its change means.
+	Exists, Held, Drifted, Uncompared, Withheld bool
+	UID, Revision                               string
 	// Idle: a person wants no pods of the workload. It proves nothing, and the rollout does not wait for it. Ready: all
 	// its pods run its revision, and are available. Progress is when it last made progress towards that.
 	Idle, Ready bool

@@ -358,6 +358,10 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
 	}
 	sound := p.soaked(u, of, soakOf(wave))
+	if sound && u.Uncompared {
+		sound = false
+		p.again(p.Now.Add(podsAgain))
+	}
 	switch {
 	case !p.ready(u) && u.Waits != "":
 		state, message = v1.RolloutSiteWaiting, u.Waits

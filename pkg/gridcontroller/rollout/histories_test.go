@@ -503,6 +503,31 @@ func TestFailedSitesFillTheList(t *testing.T) {
 	}
 }
 
+// TestHeldSitesFillTheList: a person holds as many sites as the status can list before they are proven. No other site
+// can begin, and the message says why.
+func TestHeldSitesFillTheList(t *testing.T) {
+	h := begins(t, rest(5*time.Minute, 5), many(20))
+	h.in.Most = 3
+	h.last(time.Minute)
+	for _, name := range h.with("new") {
+		h.sites[name].Held = true
+	}
+	h.last(time.Hour)
+	h.expect("three are held", v1.RolloutProgressing, "u0000", "u0001", "u0002")
+	if want := "held or excused: u0000, u0001, u0002"; !strings.Contains(h.in.Status.Message, want) {
+		t.Errorf("the message is %q, and does not have %q", h.in.Status.Message, want)
+	}
+	h.sites["u0001"].Held = false
+	h.last(10 * time.Minute)
+	if strings.Contains(h.in.Status.Message, "held or excused") {
+		t.Errorf("one is not held any more, and the message is %q", h.in.Status.Message)
+	}
+	h.last(2 * time.Hour)
+	if got := len(h.with("new")); got != 20 || h.in.Status.Phase != v1.RolloutComplete {
+		t.Errorf("%d have it: %s %q", got, h.in.Status.Phase, h.in.Status.Message)
+	}
+}
+
 // TestPausedInAnOutage: nothing happens, so the status stays.
 func TestPausedInAnOutage(t *testing.T) {
 	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0})

@@ -145,6 +145,8 @@ type planner struct {
 	// first.
 	outage, still, resuming bool
 	silence                 string
+	// crowded: a site has not begun because the status can list no further one.
+	crowded bool
 	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap or the leap. wentBack: the
 	// written status of this attempt says that sites go back.
 	within, moved, wentBack bool

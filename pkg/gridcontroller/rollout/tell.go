@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -86,6 +87,17 @@ func (p *planner) count(u *Site, of *v1.WaveStatus) {
 	case !p.has(u) && state == "" && (u.Held || p.silent(u)):
 		of.Deferred++
 	}
+}
+
+// waitsFor says for which sites the rollout waits, and why they cannot begin if that is not their fault.
+func (p *planner) waitsFor(sites []*Site) string {
+	text := "waits for " + p.describe(sites)
+	if p.crowded && p.fullAtRest() {
+		text += fmt.Sprintf("; the status can list only %d sites, and none of those has to be proven now, because they "+
+			"are held or excused: %s; no other site starts until some of them are proven", p.Most,
+			enumerate.First(slices.Sorted(maps.Keys(p.listed)), namedSites))
+	}
+	return text
 }
 
 // describe names some sites, each with its problem.

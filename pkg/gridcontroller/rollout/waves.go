@@ -128,7 +128,7 @@ func (p *planner) advance() {
 	case p.still:
 		p.status.Phase = v1.RolloutComplete
 	default:
-		p.say(v1.RolloutProgressing, waiting[0].Wave, "waits for "+p.describe(waiting))
+		p.say(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
 		p.askForSuspects(waiting[0].Wave)
 	}
 }
@@ -164,7 +164,11 @@ func (p *planner) start(wave int) {
 	}
 	for _, u := range others {
 		free := u.Idle && u.Exists // it takes no place
-		if (places > 0 || free) && p.room() {
+		switch {
+		case places <= 0 && !free:
+		case !p.room():
+			p.crowded = true
+		default:
 			if !free {
 				places--
 			}
@@ -229,7 +233,7 @@ func (p *planner) finish(wave int) bool {
 	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
 		return false
 	case len(m.holding) > 0:
-		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(m.holding)
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(m.holding)
 		if m.soaking {
 			state, phase = v1.WaveSoaking, v1.RolloutSoaking
 			if !p.soaks.IsZero() {

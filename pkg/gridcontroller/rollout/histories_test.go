@@ -673,6 +673,18 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
+// TestControllerRestartsOften: a controller that restarts every few minutes knows only that another one was there when
+// the status was written. That is often enough for a site that does not work to fail.
+func TestControllerRestartsOften(t *testing.T) {
+	h := begins(t, rest(0, 1), map[string]int{"a": 0, "b": 0})
+	h.behave = breaks("a")
+	for range 8 {
+		h.last(7 * time.Minute)
+		h.in.Known = nil
+	}
+	h.expect("it has restarted eight times", v1.RolloutHalted, "a")
+}
+
 // TestSilenceStopsClocks: a site falls silent with the change for hours, and its pods start again when it returns.
 func TestSilenceStopsClocks(t *testing.T) {
 	h := begins(t, rest(5*time.Minute, 4), many(20))

@@ -53,11 +53,11 @@ func (w *world) newShape() shape {
 }
 
 // node is a machine of a site. It is silent since silentAt. tainted: a person keeps new pods away. notReady: its
-// kubelet says that it is not ready.
+// kubelet says that it is not ready. added: a DaemonSet wants a pod there now, and has had none yet.
 type node struct {
-	name              string
-	silentAt          time.Time
-	tainted, notReady bool
+	name                     string
+	silentAt                 time.Time
+	tainted, notReady, added bool
 }
 
 func (n *node) heard() bool { return n.silentAt.IsZero() }
@@ -117,8 +117,13 @@ func (w *world) wants(p *place, n *node) bool {
 func (w *world) taint(p *place) {
 	n := p.nodes[w.IntN(len(p.nodes))]
 	others := slices.ContainsFunc(p.nodes, func(other *node) bool { return other != n && !other.tainted })
-	n.tainted = !n.tainted && others
+	w.setTaint(p, n, !n.tainted && others)
 	w.note("%s tainted: %t", n.name, n.tainted)
+}
+
+func (w *world) setTaint(p *place, n *node, tainted bool) {
+	n.tainted, n.added = tainted, n.tainted && !tainted
+	w.prove(p, 0)
 }
 
 func (w *world) partly(p *place) bool {
@@ -168,7 +173,7 @@ func (w *world) live(p *place) {
 		return pod.deleting && (pod.node == nil || pod.node.heard())
 	})
 	w.follow(p)
-	w.prove(p)
+	w.prove(p, time.Second)
 }
 
 // control is what the workload's controller does.
@@ -366,24 +371,34 @@ func (w *world) serving(p *place) (all []*pod, want int) {
 	return all, want
 }
 
-// prove notes that a site has proven what it runs, if it has.
-func (w *world) prove(p *place) {
+// prove notes that a site has proven what it runs, if it has, after some time has passed.
+func (w *world) prove(p *place, passed time.Duration) {
 	all, want := w.serving(p)
 	runs := p.exists && !p.idle && want > 0 && len(all) >= want
-	again := slices.ContainsFunc(all, func(pod *pod) bool { return pod.readyAt.Equal(w.now) })
+	again := slices.ContainsFunc(all, func(pod *pod) bool { return pod.readyAt.Equal(w.now) && !pod.node.added })
+	added := 0 // the first pods on other nodes interrupt nothing
+	for _, n := range p.nodes {
+		n.added = n.added && !slices.ContainsFunc(all, func(pod *pod) bool { return pod.node == n })
+		if n.added {
+			added++
+		}
+	}
+	goesOn := p.exists && !p.idle && len(all) > 0 && len(all)+added >= want && !again
 	is := fmt.Sprint(p.revision, "/", p.uid)
 	p.returning = p.returning || !p.heard()
 	switch {
 	case p.goodOf != is:
 		p.good, p.goodOf, p.returning = 0, is, !p.heard()
 	case p.returning:
-	case !runs, again:
+	case !goesOn:
 		p.good = 0
+	}
+	if runs || goesOn {
+		p.good += passed
 	}
 	if !runs {
 		return
 	}
-	p.good += time.Second
 	p.returning = !p.heard()
 	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
 	if checked && p.good+2*time.Second >= w.soak(p) { // times in a status are whole seconds, twice in a silence
@@ -510,7 +525,7 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	if w.follow(p); !p.exists {
 		return
 	}
-	s.PerNode, s.Progress = w.shape.kind == daemonSet, p.progressAt
+	s.PerNode, s.Progress = w.shape.kind == daemonSet, p.progressAt.Add(w.skew)
 	complete, waits := w.complete(p)
 	current := s.Revision == p.revision && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
 	s.Ready = current && !s.Silent && complete && waits == ""
@@ -522,6 +537,12 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	}
 }
 
+// counted reports whether a pod counts as one of a site's workload. What a deleted Deployment has left has the names of
+// the new one's ReplicaSets.
+func (w *world) counted(p *place, pod *pod) bool {
+	return pod.of == p.uid || w.shape.kind == deployment
+}
+
 // answer is what the API server says of a site's pods. The clocks of nodes are wrong by hours.
 func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	nodes := map[string]rollout.Node{}
@@ -531,7 +552,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	}
 	var all []corev1.Pod
 	for _, pod := range p.pods {
-		if pod.node == nil && !w.partly(p) {
+		if !w.counted(p, pod) || (pod.node == nil && !w.partly(p)) {
 			continue
 		}
 		var api corev1.Pod
@@ -559,7 +580,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	newest := func(api *corev1.Pod) bool {
 		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
-	return rollout.Ask(all, nodes, newest, since, w.now)
+	return rollout.Ask(all, nodes, newest, since, w.clock())
 }
 
 // describe describes a site, its nodes and its pods.

@@ -57,6 +57,7 @@ type place struct {
 	uid        int
 	revision   string
 	held, idle bool
+	withheld   bool // a person must approve of its change
 	fate       map[string]fate
 	fleet
 	// excused: a person has excused it for as long as it is silent.
@@ -70,22 +71,30 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
+	// skewed: it got that while the controller's clock was wrong, so ages of pods say nothing.
+	skewed bool
 	// suspected is in how many statuses it was suspected wrongly.
 	suspected int
 	// turns is how often it got another revision since something happened to it.
 	turns int
-	// stale is what a cache shows of its revision, until.
+	// before is the revision that it had before the spec's. stale is what a cache shows of its revision, until.
+	before     string
 	stale      string
 	staleUntil time.Time
-	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
-	// has when Jobs end.
+	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it.
 	// seen is the revision that the controller has read: it does nothing where that is what should be.
 	seen string
 	// returns is the revision with which its workload has to come back.
 	returns  string
 	badCheck map[string]bool
 	checked  map[string]int
-	jobs     map[string]time.Time
+	jobs     map[string]*job
+}
+
+// job is the run of a check, on a node.
+type job struct {
+	on   *node
+	ends time.Time
 }
 
 // world is a fleet with a truth, and people.
@@ -96,8 +105,9 @@ type world struct {
 	in       rollout.Input
 	count    int
 	friendly bool
-	// far: sites that are silent stay so for long. quiet: little happens.
+	// far: sites that are silent stay so for long. quiet: little happens. One in rare passes is the controller's last.
 	far, quiet bool
+	rare       int
 	// backed: sites have gone back in this attempt.
 	backed bool
 	// shape is that of all workloads.
@@ -112,7 +122,18 @@ type world struct {
 	otherUntil time.Time
 	// muteUntil: until then no question for pods is answered. backAt is when the controller was away last.
 	muteUntil, backAt time.Time
-	log               []string
+	// crashed: the controller has restarted since it wrote a status. writtenAt is when the status changed last. A
+	// controller cannot know whether another one was there since then, so that time counts for no site: unheard has when
+	// it ended, and how long it was.
+	crashed   bool
+	writtenAt time.Time
+	unheard   map[time.Time]time.Duration
+	// skew is how far the controller's clock is wrong. It was set at leapAt; leapt is set until a status is written
+	// after that. refused: the next status cannot be written.
+	skew           time.Duration
+	leapAt         time.Time
+	leapt, refused bool
+	log            []string
 }
 
 type verdict string
@@ -126,9 +147,10 @@ func (w *world) note(format string, args ...any) {
 func newWorld(seed uint64) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		over: map[string]bool{}, approved: map[string]bool{},
+		over: map[string]bool{}, approved: map[string]bool{}, unheard: map[time.Time]time.Duration{},
 	}
 	w.friendly, w.far, w.quiet = w.IntN(3) == 0, w.IntN(4) == 0, w.IntN(4) == 0
+	w.rare = []int{20, 200}[w.IntN(2)]
 	w.shape = w.newShape()
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
 	if !w.friendly && w.IntN(6) == 0 {
@@ -243,14 +265,14 @@ func (w *world) editWaves() {
 // move has a site move into another wave, whose soak and check count from now on.
 func (w *world) move(p *place, wave int) {
 	p.wave, p.loose = wave, true
-	w.prove(p)
+	w.prove(p, 0)
 	w.note("%s is in wave %d", p.name, p.wave)
 }
 
 func (w *world) join(wave int) {
 	p := &place{
 		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
-		badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
+		badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]*job{},
 	}
 	for i := range 1 + w.IntN(w.shape.nodes) {
 		p.nodes = append(p.nodes, &node{name: fmt.Sprint(p.name, "-", i)})
@@ -289,20 +311,22 @@ func (w *world) checkName(p *place) string { return p.revision + string(w.checkO
 // check is what becomes of a site's check. Its Job is another one in each attempt, and for each workload.
 func (w *world) check(p *place, attempt *metav1.Time) *rollout.CheckResult {
 	name := fmt.Sprint(w.checkName(p), attempt, p.uid)
-	ends, made := p.jobs[name]
+	runs := p.jobs[name]
 	switch {
-	case !made && w.IntN(4) == 0:
+	case runs == nil && w.IntN(4) == 0:
 		return &rollout.CheckResult{Message: "a quota"}
-	case !made, !p.heard(): // its pod was on the node that is silent: it runs again
-		p.jobs[name] = w.now.Add(time.Duration(5+w.IntN(20)) * time.Second)
+	case runs == nil, w.knownSilent(runs.on): // then it runs again, elsewhere
+		if i := w.IntN(len(p.nodes)); !w.knownSilent(p.nodes[i]) && !p.nodes[i].tainted && !p.nodes[i].notReady {
+			p.jobs[name] = &job{p.nodes[i], w.now.Add(time.Duration(5+w.IntN(20)) * time.Second)}
+		}
 		return &rollout.CheckResult{Runs: true}
-	case w.now.Before(ends):
+	case w.now.Before(runs.ends), !runs.on.heard():
 		return &rollout.CheckResult{Runs: true}
 	case p.badCheck[p.revision]:
 		return &rollout.CheckResult{Failed: true, Message: "no"}
 	}
 	p.checked[w.checkName(p)] = p.uid
-	w.prove(p)
+	w.prove(p, 0)
 	return &rollout.CheckResult{Passed: true}
 }
 
@@ -325,7 +349,8 @@ func (w *world) shown(p *place) string {
 func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
 		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
-		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists,
+		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists, Withheld: p.withheld && p.exists,
+		Uncompared: w.in.Known == nil,
 	}
 	switch {
 	case !p.exists:
@@ -463,7 +488,7 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	if p.held && p.exists {
 		return fmt.Sprintf("%s is held, and gets %s", p.name, to)
 	}
-	if to != rev && to != current && to != p.stale {
+	if to != rev && to != current && to != p.before {
 		return fmt.Sprintf("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
 	}
 	if to == current && p.returns == rev && rev != current && !p.exists && status.HaltTime == nil &&
@@ -474,7 +499,7 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 		return fmt.Sprintf("%s goes back to %s, and the written status does not say so", p.name, to)
 	}
 	if to == current && to != rev && p.exists && p.revision == rev && w.in.Status.GoesBack == "" &&
-		p.sawTheChange(rev) {
+		p.sawTheChange(rev) && !p.skewed {
 		return fmt.Sprintf("%s is put back to %s, and has seen the change: %s", p.name, to, w.describe(p))
 	}
 	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
@@ -517,7 +542,7 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 
 // plan is what a controller makes of what it has read, and of the sites as they are.
 func (w *world) plan(in rollout.Input) rollout.Plan {
-	in.Now, in.Sites = w.now, nil
+	in.Now, in.Sites = w.clock(), nil
 	for _, p := range w.places {
 		if !p.away {
 			in.Sites = append(in.Sites, w.look(p))
@@ -552,9 +577,12 @@ func (w *world) pass(stopped int) {
 	if w.in.Status != nil && w.in.Update == w.in.Revision {
 		w.settleGates()
 	}
+	if w.leapt { // it must not restart now, see setClock
+		stopped = -1
+	}
 	for i, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		if stopped == i {
-			w.in.Known = nil
+			w.crash()
 			return
 		}
 		p, to := w.find(name), plan.Revisions[name]
@@ -566,11 +594,44 @@ func (w *world) pass(stopped int) {
 		}
 		w.apply(p, to)
 	}
-	if w.in.Known = plan.Known; stopped >= 0 {
-		w.in.Known = nil
+	if stopped >= 0 {
+		w.crash()
 		return
 	}
+	if w.in.Known = plan.Known; w.refused {
+		w.note("the status cannot be written")
+		return
+	}
+	w.leapt = false
 	w.write(plan)
+}
+
+// crash ends the controller. Another one starts at once, and knows only what is written.
+func (w *world) crash() {
+	w.in.Known, w.in.Leap, w.crashed = nil, 0, true
+	w.note("the controller restarts")
+}
+
+// noteUnheard notes the time of which a restarted controller cannot know, when it writes a status. A controller that
+// runs writes one at least each half of a deadline, if clocks run.
+func (w *world) noteUnheard(s *v1.RolloutStatus) {
+	if w.crashed && w.in.Status != nil {
+		w.unheard[w.now] = min(w.now.Sub(w.writtenAt), deadline/2+30*time.Second) + time.Second
+	}
+	if w.crashed = false; !reflect.DeepEqual(w.in.Status, s) {
+		w.writtenAt = w.now
+	}
+}
+
+// heardFor is how long the controllers have followed what began at a time.
+func (w *world) heardFor(began time.Time) time.Duration {
+	heard := w.now.Sub(began)
+	for at, lost := range w.unheard {
+		if at.After(began) {
+			heard -= lost
+		}
+	}
+	return heard
 }
 
 // passOfAnother is one reconciliation of the other leader. Its status is refused, because there is a newer one. It is
@@ -579,7 +640,7 @@ func (w *world) passOfAnother() {
 	mine, sites := w.in, w.in.Sites
 	plan := w.plan(*w.other)
 	// What the two have read of the sites is of two moments.
-	mine.Sites, w.other.Sites, mine.Now = nil, nil, w.now
+	mine.Sites, w.other.Sites, mine.Now = nil, nil, w.clock()
 	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		p, to := w.find(name), plan.Revisions[name]
 		if p.exists && (p.seen == to || p.revision == to) {
@@ -602,8 +663,14 @@ func (w *world) passOfAnother() {
 }
 
 func (w *world) apply(p *place, to string) {
+	if p.withheld && p.exists {
+		return
+	}
 	if to == w.in.Revision {
-		p.begunAt, p.loose = w.now, !p.exists
+		p.skewed = w.skew != 0 || w.now.Sub(w.leapAt) < time.Minute
+		if p.begunAt, p.loose = w.now, !p.exists; p.revision != to {
+			p.before = p.revision
+		}
 	}
 	if p.fate[to] == denied && p.exists && to != w.in.Current {
 		return
@@ -627,6 +694,7 @@ func (w *world) apply(p *place, to string) {
 // write is the write of a status.
 func (w *world) write(plan rollout.Plan) {
 	before := w.in.Status
+	w.noteUnheard(plan.Status)
 	complete := plan.Status.Phase == v1.RolloutComplete && (before == nil || before.Phase != plan.Status.Phase)
 	moved := plan.Current != w.in.Current && w.in.Current != ""
 	back := before != nil && before.GoesBack != "" && !moved && (complete || plan.Status.Phase == v1.RolloutRolledBack)
@@ -672,9 +740,9 @@ func (w *world) write(plan rollout.Plan) {
 			at = p.appliedAt
 		}
 		if fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
-			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
-			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
-			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
+			w.heardFor(at) > late && w.heardFor(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
+			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.heardFor(w.calm()) > late {
+			w.blame("%s cannot work, and is not called failed: %+v; %s", p.name, plan.Status, w.describe(p))
 		}
 	}
 	w.judgeSuspects(plan.Status)
@@ -699,9 +767,10 @@ func (w *world) judgeSuspects(s *v1.RolloutStatus) {
 	for _, of := range s.Sites {
 		p := w.find(of.Name)
 		unseen := of.State == v1.RolloutSiteSuspect && p.exists && w.lost(p) && !p.loose && !p.begunAt.IsZero() &&
-			p.revision == w.in.Revision && !p.held && !p.idle && !slices.ContainsFunc(p.pods, func(pod *pod) bool {
-			return pod.told.started && pod.of == p.uid && pod.madeAt.After(p.begunAt.Add(-2*time.Minute))
-		})
+			p.revision == w.in.Revision && !p.held && !p.idle && !p.skewed &&
+			!slices.ContainsFunc(p.pods, func(pod *pod) bool {
+				return pod.told.started && w.counted(p, pod) && pod.madeAt.After(p.begunAt.Add(-2*time.Minute))
+			})
 		if !unseen {
 			p.suspected = 0
 			continue
@@ -894,6 +963,7 @@ func (w *world) occur(p *place, n int) {
 	case n < 11: // a drain
 		if len(p.pods) > 0 && p.heard() {
 			p.pods[w.IntN(len(p.pods))].deleting = true
+			w.note("a pod of %s is evicted", p.name)
 		}
 	case n < 13 && !w.friendly:
 		p.held, p.loose = !p.held && p.exists, true
@@ -935,12 +1005,35 @@ func (w *world) occur(p *place, n int) {
 	case n == 54 && w.IntN(4) == 0:
 		w.muteUntil = w.now.Add(15 * time.Minute)
 		w.note("pods cannot be read")
-	case n == 55 && w.IntN(4) == 0: // the controller is away
+	case n == 55 && w.IntN(4) == 0 && !w.leapt: // the controller is away
 		w.last(900)
-		w.in.Known, w.other, w.backAt = nil, nil, w.now
+		w.crash()
+		w.other, w.backAt = nil, w.now
 		w.note("the controller was away")
+	case n == 56:
+		w.setClock()
+	case n > 56 && n < 60 && !w.friendly:
+		p.withheld = !p.withheld
+		w.note("the change of %s waits for an approval: %t", p.name, p.withheld)
 	}
 }
+
+// setClock has somebody set the controller's clock.
+func (w *world) setClock() {
+	by := time.Duration(w.IntN(10*60*60)-5*60*60) * time.Second
+	if w.skew != 0 && w.IntN(2) == 0 {
+		by = -w.skew
+	}
+	if w.in.Known == nil { // nobody can tell the other direction from a long absence
+		by = min(by, -by)
+	}
+	w.skew, w.in.Leap = w.skew+by, w.in.Leap+by
+	w.leapAt, w.leapt, w.other = w.now, true, nil
+	w.note("the controller's clock was set by %s", by)
+}
+
+// clock is what the controller's clock shows.
+func (w *world) clock() time.Time { return w.now.Add(w.skew) }
 
 // decide is a person who answers what the status asks.
 func (w *world) decide() {
@@ -999,10 +1092,10 @@ func (w *world) settle() {
 	w.in.Rollout.Paused, w.muteUntil = false, time.Time{}
 	for _, p := range w.places {
 		w.hear(p)
-		p.loose = p.loose || p.idle
-		p.idle, p.away = false, false
+		p.loose = p.loose || p.idle || p.withheld
+		p.idle, p.away, p.withheld = false, false, false
 		for _, n := range p.nodes {
-			n.tainted = false
+			w.setTaint(p, n, false)
 		}
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
@@ -1051,14 +1144,15 @@ func (w *world) play() {
 			w.revise()
 		}
 		stopped := -1
-		if w.IntN(20) == 0 {
+		if w.IntN(w.rare) == 0 {
 			stopped = w.IntN(len(w.places) + 1)
 		}
-		w.pass(stopped)
-		if w.other != nil && w.IntN(2) == 0 {
+		w.refused = w.IntN(20) == 0
+		if w.pass(stopped); w.other != nil && w.IntN(2) == 0 {
 			w.passOfAnother()
 		}
 	}
+	w.refused = false
 	switch {
 	case w.friendly:
 	case w.IntN(3) == 0 && w.in.Current != "" && w.in.Current != w.in.Revision:
@@ -1089,7 +1183,7 @@ func TestJudge(t *testing.T) {
 }
 
 // kinds are the numbers of events, one of each kind: see occur. crash is a controller that ends before its first write.
-var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, crash}
+var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, 56, 57, crash}
 
 const crash = -1
 
@@ -1097,7 +1191,8 @@ const crash = -1
 func smallWorld(of fate, on v1.OnFailure) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(1, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		over: map[string]bool{}, approved: map[string]bool{}, shape: shape{nodes: 1, replicas: 1},
+		over: map[string]bool{}, approved: map[string]bool{}, unheard: map[time.Time]time.Duration{},
+		shape: shape{nodes: 1, replicas: 1},
 	}
 	w.shape.partition = map[string]int{}
 	spec := &v1.Rollout{OnFailure: on}

@@ -91,8 +91,7 @@ func (p *planner) follow(u *Site) {
 		return
 	}
 	p.startAnew(u, of)
-	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld) // it must not start
-	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits || u.Unread)
+	p.stopClocks(of, p.silent(u) || u.Held || p.outage || p.mustWait(u) || u.Unread)
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -113,6 +112,11 @@ func (p *planner) follow(u *Site) {
 	case !p.outage:
 		p.prove(u, of)
 	}
+}
+
+// mustWait reports whether a site must not get the revision now.
+func (p *planner) mustWait(u *Site) bool {
+	return !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld)
 }
 
 // followUnlisted lists a site that has failed.

@@ -93,8 +93,8 @@ func (p *planner) count(u *Site, of *v1.WaveStatus) {
 func (p *planner) waitsFor(sites []*Site) string {
 	text := "waits for " + p.describe(sites)
 	if p.crowded && p.fullAtRest() {
-		text += fmt.Sprintf("; the status can list only %d sites, and none of those has to be proven now, because they "+
-			"are held or excused: %s; no other site starts until some of them are proven", p.Most,
+		text += fmt.Sprintf("; no other site can begin, because the status lists %d sites, which is the most, and all "+
+			"of them are held or excused: %s", p.Most,
 			enumerate.First(slices.Sorted(maps.Keys(p.listed)), namedSites))
 	}
 	return text

@@ -73,6 +73,8 @@ type place struct {
 	accepted bool
 	// skewed: it got that while the controller's clock was wrong, so ages of pods say nothing.
 	skewed bool
+	// failed: it was called failed when it did not work.
+	failed bool
 	// suspected is in how many statuses it was suspected wrongly.
 	suspected int
 	// turns is how often it got another revision since something happened to it.
@@ -123,8 +125,8 @@ type world struct {
 	// muteUntil: until then no question for pods is answered. backAt is when the controller was away last.
 	muteUntil, backAt time.Time
 	// crashed: the controller has restarted since it wrote a status. writtenAt is when the status changed last. A
-	// controller cannot know whether another one was there since then, so that time counts for no site: unheard has when
-	// it ended, and how long it was.
+	// controller cannot know whether another one was there since then, so that time counts for no site: unheard has
+	// when it ended, and how long it was.
 	crashed   bool
 	writtenAt time.Time
 	unheard   map[time.Time]time.Duration
@@ -701,7 +703,7 @@ func (w *world) write(plan rollout.Plan) {
 	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
 	if at := plan.Status.StartTime.String(); w.attempt != at {
 		for _, p := range w.places {
-			p.returns = ""
+			p.returns, p.failed = "", false
 		}
 		w.over, w.approved = map[string]bool{}, map[string]bool{}
 		if before == nil || before.GoesBack == "" || w.attemptOf != w.in.Revision {
@@ -725,10 +727,13 @@ func (w *world) write(plan rollout.Plan) {
 		if !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name] {
 			w.blame("complete, and %s has not proven it: %s", p.name, w.describe(p))
 		}
-		if failed[p.name] && p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision] {
+		late := 2*soakTime + deadline + 2*time.Minute
+		works := p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision]
+		// What has failed is called that until it is proven, also on a workload that was recreated.
+		slow := p.good < late || w.checkOf(p) != nil || w.heardFor(w.calm()) < late
+		if p.failed = failed[p.name] && (!works || p.failed && slow); failed[p.name] && !p.failed {
 			w.blame("%s is called failed, and works: %+v; %s", p.name, plan.Status.Sites, w.describe(p))
 		}
-		late := 2*soakTime + deadline + 2*time.Minute
 		kind := p.fate[w.in.Revision]
 		fails := kind == dead || kind == nowhere || kind == breaks && w.soak(p) > 0 ||
 			(kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)

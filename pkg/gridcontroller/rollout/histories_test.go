@@ -636,6 +636,22 @@ func TestSuspectAfterAGap(t *testing.T) {
 	h.expect("a is a suspect", v1.RolloutAwaitingApproval, "a")
 }
 
+// TestRecreatedDuringAPause: the workload of a site that is about to get the change is recreated while the rollout is
+// paused. Its clocks begin then. So it is a suspect when it falls silent with the change, and is not put back.
+func TestRecreatedDuringAPause(t *testing.T) {
+	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0})
+	h.pass()
+	h.in.Rollout.Paused = true
+	h.last(3 * time.Hour)
+	h.sites["a"].UID = "a-2"
+	h.last(time.Minute)
+	h.in.Rollout.Paused = false
+	h.last(5 * time.Minute)
+	h.sites["a"].Silent, h.sites["a"].Ready, h.sites["a"].SilentSince = true, false, h.in.Now
+	h.last(10 * time.Minute)
+	h.expect("a is a suspect", v1.RolloutAwaitingApproval, "a")
+}
+
 // leaps sets the clock of the controller.
 func (h *history) leaps(by time.Duration) {
 	h.in.Now, h.in.Leap = h.in.Now.Add(by), h.in.Leap+by

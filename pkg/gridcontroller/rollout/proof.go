@@ -139,7 +139,10 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	}
 	anew := v1.RolloutSite{
 		Name: of.Name, Workload: is, State: v1.RolloutSitePending, BeganTime: p.second(), Since: p.second(),
-		From: p.plan.Current, SilentTime: of.SilentTime,
+		From: p.plan.Current,
+	}
+	if of.SilentTime != nil { // the new clocks stand, too
+		anew.SilentTime = p.second()
 	}
 	if anew.From == p.Revision {
 		anew.From = ""

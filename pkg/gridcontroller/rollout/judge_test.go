@@ -1029,7 +1029,7 @@ func (w *world) setClock() {
 	if w.skew != 0 && w.IntN(2) == 0 {
 		by = -w.skew
 	}
-	if w.in.Known == nil { // nobody can tell the other direction from a long absence
+	if w.crashed { // nobody can tell the other direction from a long absence
 		by = min(by, -by)
 	}
 	w.skew, w.in.Leap = w.skew+by, w.in.Leap+by

@@ -919,6 +919,9 @@ func (w *world) calm() time.Time {
 	if s := w.in.Status; s.HaltTime != nil || w.in.Rollout.Paused {
 		return w.now
 	}
+	if w.muteUntil.After(w.backAt) {
+		return w.muteUntil
+	}
 	return w.backAt
 }
 
@@ -1094,7 +1097,10 @@ func (w *world) last(seconds int) {
 // settle has nothing happen any more but that people answer, and expects that a change that works completes.
 func (w *world) settle() {
 	w.in.Rollout = w.in.Rollout.DeepCopy()
-	w.in.Rollout.Paused, w.muteUntil = false, time.Time{}
+	w.in.Rollout.Paused = false
+	if w.now.Before(w.muteUntil) {
+		w.muteUntil = w.now
+	}
 	for _, p := range w.places {
 		w.hear(p)
 		p.loose = p.loose || p.idle || p.withheld

@@ -340,8 +340,8 @@ var defects = []struct {
 	}, 0, ""},
 	{"no rights", func(*fixture) []string {
 		lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
-			"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service",
-			"APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
+			"ConfigMap kube-system/kubeadm-config", "ConfigMap kube-system/kube-root-ca.crt", "Service",
+			"MutatingAdmissionPolicy kube-proxy.superedge.io", "APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
 		for _, kind := range v1.Kinds {
 			lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
 		}

@@ -130,7 +130,7 @@ func (f *fixture) previewWithoutKey() {
 		}
 	}
 	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 ||
-		!strings.Contains(stderr, "reading the nodes") {
+		!strings.Contains(stderr, "asking for nodes, whose labels are the sites") {
 		f.Errorf("exit code %d, %s", code, stderr)
 	}
 }

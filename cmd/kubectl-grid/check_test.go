@@ -169,7 +169,8 @@ func TestProveFailures(t *testing.T) {
 	// No node is ready: there is a row that says so, and no pod is made.
 	o := call(t, s, "prove", "echo-svc", "--image=x")
 	if o.code != flags.ExitFailure || !strings.Contains(squeeze(o.stdout),
-		"FROM east NOBODY VERDICT\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "Not proved") {
+		"FROM east NOBODY VERDICT\neast · · unproved: none of its nodes is ready") ||
+		!strings.Contains(o.stdout, "Not proved") {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -224,10 +225,13 @@ func TestProve(t *testing.T) {
 		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node),
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node}}
 	}
-	base.objects["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices"] = &discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{
+	slice := discoveryv1.EndpointSlice{
 		Ports:     []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(8080))}},
 		Endpoints: []discoveryv1.Endpoint{endpoint("10.244.0.1", "n0"), endpoint("10.244.1.1", "n1")},
-	}}}
+	}
+	base.objects["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices"] = &discoveryv1.EndpointSliceList{
+		Items: []discoveryv1.EndpointSlice{slice},
+	}
 	for _, test := range []struct {
 		message string
 		code    int

@@ -42,7 +42,7 @@ func SiteOf(labels topology.Labels, key string) (name string, in bool) {
 	return siteName(value), true
 }
 
-// siteName returns the name of the site of the nodes with a value of a label. An empty value is a site, too.
+// siteName returns the name of the site of the nodes with a value of a label. An empty value is a site as well.
 func siteName(value string) string { return cmp.Or(value, `""`) }
 
 // SiteKey returns the key of a Service whose values are its sites: the first that is neither that of a node's name nor
@@ -135,23 +135,22 @@ func (s Sites) resolverKeys(all []string) topology.Keys {
 			keys = append(keys, key)
 		}
 	}
-	served := map[string]topology.Labels{} // by key, the values with a CoreDNS
-	for _, key := range keys {
-		served[key] = topology.Labels{}
-		for name := range s.Resolvers {
+	served := map[[2]string]bool{} // pairs of a key and a value that a node with CoreDNS has
+	for name := range s.Resolvers {
+		for _, key := range keys {
 			if value, in := s.Nodes[name][key]; in {
-				served[key][value] = name
+				served[[2]string{key, value}] = true
 			}
 		}
 	}
-	alone := slices.Contains(s.ResolverKeys, topology.Any)
+	needsAny := slices.Contains(s.ResolverKeys, topology.Any)
 	for _, labels := range s.Nodes {
-		alone = alone || isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
+		needsAny = needsAny || isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
 			value, in := labels[key]
-			return in && served[key][value] != ""
+			return in && served[[2]string{key, value}]
 		})
 	}
-	if alone {
+	if needsAny {
 		keys = append(keys, topology.Any)
 	}
 	return keys
@@ -163,7 +162,7 @@ func (s Sites) names(key string, all []string) []Finding {
 	if s.Resolvers == nil {
 		return nil
 	}
-	sites, without, apart := map[string]bool{}, []string{}, 0 // whether each has CoreDNS
+	sites, apart := map[string]bool{}, 0 // whether each has CoreDNS; nodes that kube-dns keeps from all
 	for name, labels := range s.Nodes {
 		if site, in := SiteOf(labels, key); in && isEdge(labels) {
 			sites[site] = sites[site] || s.Resolvers[name]
@@ -172,17 +171,18 @@ func (s Sites) names(key string, all []string) []Finding {
 			}
 		}
 	}
+	var without []string
 	for _, site := range slices.Sorted(maps.Keys(sites)) {
 		if !sites[site] {
 			without = append(without, site)
 		}
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	f := Finding{Severity: Warning, Check: CheckNames, Key: key, Action: setKeys(service, s.resolverKeys(all)),
+	f := Finding{Severity: Warning, Check: CheckNames, Key: key,
 		Object: Object{"Service", service.Namespace, service.Name}}
 	switch {
 	case apart > 0:
-		f.Severity = Failure
+		f.Severity, f.Action = Failure, setKeys(service, s.resolverKeys(all))
 		f.Message = fmt.Sprintf("none of its topologyKeys is on %s with the label %s: no name resolves there",
 			enumerate.Count(apart, "edge node"), key)
 	case len(without) > 0:
@@ -192,6 +192,7 @@ func (s Sites) names(key string, all []string) []Finding {
 			"chart's coreDNS.enabled (docs/coredns.md)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
+		f.Action = setKeys(service, s.resolverKeys(all))
 	default:
 		return nil
 	}

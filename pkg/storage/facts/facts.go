@@ -122,7 +122,7 @@ func (f *Facts) update(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.step = Change{Received: f.options.Clock()}
-	if f.attempt(func() {
+	if f.panics(func() {
 		step()
 		f.services.recount()
 	}) {
@@ -132,9 +132,9 @@ func (f *Facts) update(step func()) {
 		close(f.live)
 	}
 	for w := range f.watchers {
-		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {
+		if f.panics(func() { w.FactsChanged(f.reader(), &f.step) }) {
 			all := &Change{Received: f.step.Received, Rebuilt: true}
-			f.attempt(func() { w.FactsChanged(f.reader(), all) })
+			_ = f.panics(func() { w.FactsChanged(f.reader(), all) })
 		}
 	}
 	if f.step.touches() {

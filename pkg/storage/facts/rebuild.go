@@ -10,9 +10,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// attempt calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.Broken
+// panics calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.Broken
 // it does not recover.
-func (f *Facts) attempt(run func()) (broken bool) {
+func (f *Facts) panics(run func()) (broken bool) {
 	if f.options.Broken == nil {
 		run()
 		return false
@@ -42,10 +42,10 @@ func (f *Facts) rebuild() {
 	f.emptyIndexes()
 	for i, index := range indexes {
 		for _, o := range stored[i] {
-			f.attempt(func() { index.apply(o) })
+			_ = f.panics(func() { index.apply(o) })
 		}
 	}
-	f.attempt(f.services.recount)
+	_ = f.panics(f.services.recount)
 }
 
 // emptyIndexes makes the indexes empty.

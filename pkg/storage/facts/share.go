@@ -44,7 +44,7 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 func (f *Facts) ApplyShare(step ShareStep) error {
 	err := errLost
 	f.update(func() {
-		if !bytes.Equal(f.reader().ShareMarkOf(), step.After) {
+		if !bytes.Equal(f.reader().ShareMark(), step.After) {
 			return
 		}
 		f.shareMark = step.Mark
@@ -88,11 +88,11 @@ func (step *ShareStep) apply(input string, to target) {
 func (f *Facts) ShareMark() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.reader().ShareMarkOf()
+	return f.reader().ShareMark()
 }
 
-// ShareMarkOf returns the value of ShareMark.
-func (in Reader) ShareMarkOf() []byte {
+// ShareMark returns what Facts.ShareMark returns.
+func (in Reader) ShareMark() []byte {
 	if in.f.shareMark == nil && in.f.hold.restoring() {
 		return in.f.hold.state.ShareMark
 	}

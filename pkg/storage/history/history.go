@@ -97,7 +97,7 @@ func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
 		case before.UID != v.UID:
 			// The object was deleted and recreated with the same name. For clients these are two objects.
 			u.Remove(r, v.Key())
-		case before.sameFor(&v):
+		case before.looksLike(&v):
 			return
 		default:
 			t.objects[i] = u.object(r, v, u.h.nextRevision())
@@ -126,7 +126,7 @@ func (u *Update) Remove(r *served.Resource, key types.NamespacedName) {
 	}
 	last := t.objects[i]
 	t.objects = slices.Delete(t.objects, i, i+1)
-	u.logEvent(t, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
+	u.logEvent(t, Event{Type: watch.Deleted, Object: last.withRevision(u.h.nextRevision()), Previous: last})
 }
 
 // logEvent appends an event to the log. While the table cannot be read, no cursor needs it.

@@ -28,7 +28,7 @@ func (e Event) Gone() *Object {
 	if e.Type == watch.Deleted {
 		return e.Object
 	}
-	return e.Previous.at(e.Object.Revision)
+	return e.Previous.withRevision(e.Object.Revision)
 }
 
 // eventLog has every event of the recent past, oldest first. The History's lock guards it.

@@ -34,9 +34,9 @@ func NewVersion(r *served.Resource, o *wire.Object, body []byte) (Version, error
 	return v, err
 }
 
-// sameFor reports whether a client would see no difference between the versions: they differ at most in fields that
+// looksLike reports whether a client would see no difference between the versions: they differ at most in fields that
 // wire.SameMeta ignores.
-func (v *Version) sameFor(other *Version) bool {
+func (v *Version) looksLike(other *Version) bool {
 	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)
 }
 
@@ -103,7 +103,7 @@ func (o *Object) Decode() (served.Typed, error) {
 	return typed, nil
 }
 
-func (o *Object) at(revision uint64) *Object {
+func (o *Object) withRevision(revision uint64) *Object {
 	return &Object{Version: o.Version, Revision: revision, resource: o.resource, encoded: o.encoded}
 }
 

@@ -48,7 +48,7 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 			service.Name)
 	case o != nil && o.Corrected():
 		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"
-	case o != nil && (v.counts[o].Hidden > 0 || v.choice(o).Without != nil):
+	case o != nil && (v.counts[o].Hidden > 0 || v.choiceFor(o).Without != nil):
 		return "endpoints on dead or silent nodes are hidden"
 	default:
 		return ""

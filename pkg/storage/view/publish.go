@@ -34,12 +34,12 @@ func newPublication(c *facts.Change) *publication {
 	return p
 }
 
-func (p *publication) add(o *facts.Object) { p.listed[o] = struct{}{} }
+func (p *publication) addObject(o *facts.Object) { p.listed[o] = struct{}{} }
 
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 		for _, o := range s.Objects(r) {
-			p.add(o)
+			p.addObject(o)
 		}
 	}
 }
@@ -70,8 +70,8 @@ type shown struct {
 	version *history.Version
 }
 
-// show updates the History in one step. It prunes everything before it locks the History.
-func (v reading) show(
+// publish updates the History in one step. It prunes everything before it locks the History.
+func (v reading) publish(
 	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
 ) {
 	var all []shown
@@ -87,7 +87,7 @@ func (v reading) show(
 	}
 	for _, o := range listed {
 		if v.filled[o.Resource()] {
-			all = append(all, v.object(o))
+			all = append(all, v.prune(o))
 		}
 	}
 	restored := v.facts.RestoredState()
@@ -132,8 +132,8 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 	return &version
 }
 
-// object returns the version of an object that lists endpoints, and updates the counts.
-func (v reading) object(o *facts.Object) shown {
+// prune returns the version of an object that lists endpoints, and updates the counts.
+func (v reading) prune(o *facts.Object) shown {
 	r := o.Resource()
 	total, before := v.totals[r], v.counts[o]
 	total.Kept, total.Hidden = total.Kept-before.Kept, total.Hidden-before.Hidden
@@ -142,16 +142,16 @@ func (v reading) object(o *facts.Object) shown {
 		v.totals[r] = total
 		return shown{Key: facts.Key{Resource: r, Name: o.Name()}}
 	}
-	body, count := v.body(o)
+	body, count := v.prunedBody(o)
 	count.Hidden += o.Lost
 	v.counts[o] = count
 	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
 	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}
 }
 
-// body returns the body that the viewer may see of an object that lists endpoints. If the object is not governed, it is
-// the upstream's body with corrected endpoints, and without hidden ones.
-func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
+// prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
+// it is the upstream's body with corrected endpoints, and without hidden ones.
+func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
 		body, err = local.body(o.Resource())
@@ -162,11 +162,11 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if err != nil {
 		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
 	}
-	choice := v.choice(o)
+	choice := v.choiceFor(o)
 	if o.Service == nil || !o.Service.Keys.Governed() {
 		body, count = v.edit(o, o.Codec().Filter, func(wire.Endpoint) bool { return true })
 	} else {
-		decision := v.keeps(o, choice)
+		decision := v.decisionFor(o, choice)
 		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
 			return decision.Keep(v.facts.LabelsOf(e.NodeName))
 		})

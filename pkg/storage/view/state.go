@@ -44,14 +44,14 @@ type stateBuilder struct {
 func (b *stateBuilder) build() {
 	v := b.v
 	b.state.Revision = v.history.Revision()
-	b.state.ShareMark = v.facts.ShareMarkOf()
+	b.state.ShareMark = v.facts.ShareMark()
 	for _, r := range served.All() {
 		if v.filled[r] {
-			b.resource(r)
+			b.addResource(r)
 		}
 	}
 	if annotations := v.facts.KubernetesAnnotations(); annotations != nil {
-		b.metadata(facts.InputKubernetesEndpoints, []metav1.ObjectMeta{{
+		b.addMetadata(facts.InputKubernetesEndpoints, []metav1.ObjectMeta{{
 			Namespace: facts.KubernetesService.Namespace, Name: facts.KubernetesService.Name, Annotations: annotations,
 		}})
 	}
@@ -64,14 +64,14 @@ func (b *stateBuilder) build() {
 			nodes = append(nodes, metav1.ObjectMeta{Name: name, Labels: n.Labels})
 		}
 	}
-	b.metadata(facts.InputNodes, nodes)
+	b.addMetadata(facts.InputNodes, nodes)
 	slices.SortFunc(b.state.Sections, func(x, y facts.Section) int { return cmp.Compare(x.Input, y.Input) })
 }
 
-// resource adds a section of the objects of a resource, with how they are shown. Those that list endpoints are pruned
-// to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes do not
-// cause an event, and one revision would then belong to two versions.
-func (b *stateBuilder) resource(r *served.Resource) {
+// addResource adds a section of the objects of a resource, with how they are shown. Those that list endpoints are
+// pruned to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes
+// do not cause an event, and one revision would then belong to two versions.
+func (b *stateBuilder) addResource(r *served.Resource) {
 	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), wire.CompareKeys)
 	shown := b.v.history.Objects(r)
 	section := facts.Section{
@@ -83,7 +83,7 @@ func (b *stateBuilder) resource(r *served.Resource) {
 		copied := *b.v.facts.Upstream(r, name)
 		if listsEndpoints(r) {
 			o := b.v.facts.Object(r, name)
-			copied.Body = b.v.share(o)
+			copied.Body = b.v.sharedBody(o)
 			err := o.Codec().Scan(copied.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
 			b.err = cmp.Or(b.err, err)
 		}
@@ -96,8 +96,8 @@ func (b *stateBuilder) resource(r *served.Resource) {
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// metadata adds a section of objects that have only metadata.
-func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
+// addMetadata adds a section of objects that have only metadata.
+func (b *stateBuilder) addMetadata(input string, metas []metav1.ObjectMeta) {
 	section := facts.Section{Input: input}
 	for i := range metas {
 		o, err := wire.ObjectOf(&corev1.Node{ObjectMeta: metas[i]})
@@ -110,9 +110,9 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// share returns the body of an object with only those endpoints that any of the Service's keys matches for this viewer.
-// The others are never shown to it, whichever key decides.
-func (v reading) share(o *facts.Object) []byte {
+// sharedBody returns the body of an object with only those endpoints that any of the Service's keys matches for this
+// viewer. The others are never shown to it, whichever key decides.
+func (v reading) sharedBody(o *facts.Object) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

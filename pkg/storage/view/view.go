@@ -100,15 +100,15 @@ func New(options Options) *View {
 			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
 				return in.Object(o.Resource(), o.Name()) != o
 			})
-			reading{v, in}.show(time.Time{}, nil, part, nil)
+			reading{v, in}.publish(time.Time{}, nil, part, nil)
 		})
 	}
 	for part := range slices.Chunk(there.keys(), buildStep) {
-		v.source.Read(func(in facts.Reader) { reading{v, in}.show(time.Time{}, part, nil, nil) })
+		v.source.Read(func(in facts.Reader) { reading{v, in}.publish(time.Time{}, part, nil, nil) })
 	}
 	v.source.Read(func(in facts.Reader) {
 		v.building = false
-		reading{v, in}.show(time.Time{}, nil, nil, nil)
+		reading{v, in}.publish(time.Time{}, nil, nil, nil)
 	})
 	return v
 }
@@ -178,7 +178,7 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	for _, r := range served.All() {
 		now.stateChanged(r, p)
 	}
-	now.show(c.Received, p.keys(), p.objects(), p.cleared)
+	now.publish(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // stateChanged fills a resource that can be shown now, and clears one that no longer can.
@@ -209,7 +209,7 @@ func (v reading) rebuild(c *facts.Change) {
 			}
 		}
 	}
-	v.show(c.Received, p.keys(), p.objects(), p.cleared)
+	v.publish(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.
@@ -238,14 +238,14 @@ func (v reading) nodesChanged(c *facts.Change, p *publication) {
 			}
 			for _, o := range n.Objects {
 				if o.Service != nil && slices.Contains(o.Service.Keys, key) {
-					p.add(o)
+					p.addObject(o)
 				}
 			}
 		}
 	}
 	for name := range c.Died {
 		for _, o := range v.facts.NodeObjectsOf(name) {
-			p.add(o)
+			p.addObject(o)
 		}
 	}
 }
@@ -285,9 +285,9 @@ func (v reading) decide(s *facts.Service) bool {
 		!slices.EqualFunc(before.list, now.list, facts.Choice.Equal)
 }
 
-// choice returns how an object of a Service is shown. For a Service that is not in decided it is the zero value: the
+// choiceFor returns how an object of a Service is shown. For a Service that is not in decided it is the zero value: the
 // Service's key decides alone.
-func (v reading) choice(o *facts.Object) topology.Choice {
+func (v reading) choiceFor(o *facts.Object) topology.Choice {
 	d := v.decided[o.Service]
 	choices := d.slices
 	if o.Resource() == served.Endpoints {
@@ -301,9 +301,9 @@ func (v reading) choice(o *facts.Object) topology.Choice {
 	return topology.Choice{}
 }
 
-// keeps returns which endpoints of an object of a governed Service the viewer sees, including those that are hidden
-// because they do not answer.
-func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decision {
+// decisionFor returns which endpoints of an object of a governed Service the viewer sees, including those that are
+// hidden because they do not answer.
+func (v reading) decisionFor(o *facts.Object, choice topology.Choice) topology.Decision {
 	if !v.present {
 		return topology.Decision{}
 	}
@@ -313,7 +313,7 @@ func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decisio
 func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	if listsEndpoints(r) {
-		v.facts.Objects(r, p.add)
+		v.facts.Objects(r, p.addObject)
 		v.facts.Services(func(s *facts.Service) { v.decide(s) })
 		return
 	}

@@ -65,7 +65,7 @@ func NewGroup(config *rest.Config, barrier Barrier) (*Group, error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if !time.Now().Before(g.due) {
-			g.begin()
+			g.beginRound()
 		}
 	})
 	g.timer.Stop()
@@ -184,7 +184,7 @@ func (g *Group) launch(s *Source) {
 			<-before
 		}
 		s.run(ctx)
-		g.outage.caughtUp(s)
+		g.outage.noteCaughtUp(s)
 	})
 }
 
@@ -257,7 +257,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 			again = nil
 		}
 	} else {
-		again = g.join(s.attempts == 1)
+		again = g.joinRound(s.attempts == 1)
 	}
 	retried := g.retried
 	g.mu.Unlock()
@@ -284,9 +284,9 @@ func (s *Source) nextPause() time.Duration {
 	return optionalPause + time.Duration(s.backoff.random()*float64(optionalPause/2))
 }
 
-// join returns the channel of the next round of attempts. For a source that has just failed for the first time the
+// joinRound returns the channel of the next round of attempts. For a source that has just failed for the first time the
 // round begins early. The caller holds the lock.
-func (g *Group) join(first bool) <-chan struct{} {
+func (g *Group) joinRound(first bool) <-chan struct{} {
 	if first {
 		g.backoff.reset()
 	}
@@ -304,17 +304,17 @@ func (g *Group) join(first bool) <-chan struct{} {
 	return g.round
 }
 
-// begin lets the sources that wait for the round try again. The caller holds the lock.
-func (g *Group) begin() {
+// beginRound lets the sources that wait for the round try again. The caller holds the lock.
+func (g *Group) beginRound() {
 	if g.round != nil {
 		close(g.round)
 		g.round = nil
 	}
 }
 
-// answered notes that the upstream answered a source. It is called before the answer goes to the Sink.
-func (g *Group) answered(s *Source) {
-	g.outage.answered(s)
+// noteAnswer notes that the upstream answered a source. It is called before the answer goes to the Sink.
+func (g *Group) noteAnswer(s *Source) {
+	g.outage.holdIfNeeded(s)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	failed := s.failing
@@ -342,7 +342,7 @@ func (g *Group) noteFollowing(s *Source) {
 func (g *Group) wake() {
 	g.backoff.reset()
 	g.timer.Stop()
-	g.begin()
+	g.beginRound()
 	close(g.recovered)
 	g.recovered = make(chan struct{})
 }
@@ -367,7 +367,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		list, err := witness.pages(ctx, "0")
+		list, err := witness.listPages(ctx, "0")
 		if err != nil {
 			return fmt.Errorf("getting node %s: %w", name, err)
 		}

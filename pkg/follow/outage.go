@@ -34,16 +34,16 @@ type outage struct {
 	timer *time.Timer
 }
 
-// failed notes that a needed source failed.
-func (o *outage) failed(s *Source) {
+// noteFailure notes that a needed source failed.
+func (o *outage) noteFailure(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lost[s] = struct{}{}
 }
 
-// answered is called before an answer to a source goes to the Sink. It begins to hold back changes if this source and
-// another one had failed.
-func (o *outage) answered(s *Source) {
+// holdIfNeeded is called before an answer to a source goes to the Sink. It begins to hold back changes if this source
+// and another one had failed.
+func (o *outage) holdIfNeeded(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, lost := o.lost[s]; !lost || o.phase != phaseWell || len(o.lost) < 2 {
@@ -64,8 +64,8 @@ func (o *outage) answered(s *Source) {
 	o.timer = timer
 }
 
-// caughtUp notes that a source has caught up, or is no longer followed.
-func (o *outage) caughtUp(s *Source) {
+// noteCaughtUp notes that a source has caught up, or is no longer followed.
+func (o *outage) noteCaughtUp(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.lost, s)

@@ -130,8 +130,8 @@ type loop struct {
 	listTried, listDue time.Time
 	// empty counts the watches in a row that ended at once without an event.
 	empty int
-	// some is set if the upstream has sent objects of the resource.
-	some bool
+	// sentObjects is set if the upstream has sent objects of the resource.
+	sentObjects bool
 	// refused counts the refusals in a row. refusedSince is the time of the first.
 	refused      int
 	refusedSince time.Time
@@ -218,7 +218,7 @@ func (s *Source) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.attempt(ctx); err != nil && ctx.Err() == nil {
 			s.broken = true
-			s.fail(ctx, err)
+			s.noteFailure(ctx, err)
 			s.group.pause(ctx, s, err)
 		}
 	}
@@ -260,7 +260,7 @@ func (s *Source) attempt(ctx context.Context) error {
 
 // stepped notes a step of Options.Stream.
 func (s *Source) stepped(version string) {
-	s.group.answered(s)
+	s.group.noteAnswer(s)
 	s.version = version
 	s.noteSuccess()
 	s.update(func(state *State) {
@@ -270,16 +270,16 @@ func (s *Source) stepped(version string) {
 		state.Synced, state.Absent, state.ResourceVersion = true, false, version
 	})
 	s.noteContact(time.Now())
-	s.group.outage.caughtUp(s)
+	s.group.outage.noteCaughtUp(s)
 }
 
-// verify asks whether the upstream has reached the version at which a watch begins, if that is not certain. An API
-// server that was restored from a backup may not have: it is silent on such a watch, and the source must list. verify
-// is called when the watch is open, because a later restore breaks the watch.
+// verifyVersion asks whether the upstream has reached the version at which a watch begins, if that is not certain. An
+// API server that was restored from a backup may not have: it is silent on such a watch, and the source must list.
+// verify is called when the watch is open, because a later restore breaks the watch.
 //
 // Only the refusal of the version is proof. An older version in an answer is not, because it may come from a cache. The
 // request has its own User-Agent, so that a caching proxy does not keep its answer as the list.
-func (s *Source) verify(ctx context.Context) error {
+func (s *Source) verifyVersion(ctx context.Context) error {
 	if !s.broken || s.version == "" {
 		return nil
 	}
@@ -304,8 +304,8 @@ func (s *Source) verify(ctx context.Context) error {
 // agent distinguishes the source's requests in the User-Agent.
 func (s *Source) agent() string { return cmp.Or(s.options.Agent, s.options.Name) }
 
-// at passes a change to the Sink, with the version after it. change is nil for a bookmark.
-func (s *Source) at(version string, change func()) {
+// deliver passes a change to the Sink, with the version after it. change is nil for a bookmark.
+func (s *Source) deliver(version string, change func()) {
 	if sink, ok := s.options.Sink.(Versioned); ok {
 		sink.At(version, change)
 	} else if change != nil {
@@ -352,13 +352,13 @@ func (s *Source) list(ctx context.Context) error {
 	if s.next == mustListNewest {
 		asked = ""
 	}
-	list, err := s.pages(ctx, asked)
+	list, err := s.listPages(ctx, asked)
 	if asked != "" && isVersionRefused(err) {
 		// The upstream does not have a state as old, or as new, as requested.
 		if asked = ""; s.next == mustList {
 			s.next = mustListNewest
 		}
-		list, err = s.pages(ctx, asked)
+		list, err = s.listPages(ctx, asked)
 	}
 	// A 404 for a needed source that was listed before comes from a gateway that has lost its API server.
 	if apierrors.IsNotFound(err) && (s.options.Optional || !s.State().Synced) {
@@ -368,16 +368,16 @@ func (s *Source) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.distrust(ctx, list, asked); err != nil {
+	if err := s.verifyList(ctx, list, asked); err != nil {
 		return err
 	}
 	version := list.ResourceVersion
 	if version == "" {
 		version = list.largestVersion()
 	}
-	s.group.answered(s)
-	s.at(version, func() { s.options.Sink.Replace(list.Items) })
-	s.some = len(list.Items) > 0
+	s.group.noteAnswer(s)
+	s.deliver(version, func() { s.options.Sink.Replace(list.Items) })
+	s.sentObjects = len(list.Items) > 0
 	newer := isOlder(s.version, version)
 	now := time.Now()
 	s.version, s.next, s.watches, s.broken = version, resume, 0, false
@@ -393,13 +393,13 @@ func (s *Source) list(ctx context.Context) error {
 			state.LastContact, s.confirmed = now, now
 		}
 	})
-	s.group.outage.caughtUp(s)
+	s.group.outage.noteCaughtUp(s)
 	return nil
 }
 
-// pages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would keep
-// the last page as the whole list. An upstream may send pages nevertheless.
-func (s *Source) pages(ctx context.Context, version string) (*List, error) {
+// listPages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would
+// keep the last page as the whole list. An upstream may send pages nevertheless.
+func (s *Source) listPages(ctx context.Context, version string) (*List, error) {
 	all := &List{}
 	var reduce func(*wire.Object) *wire.Object
 	if reducer, ok := s.options.Sink.(Reducer); ok {
@@ -432,15 +432,15 @@ func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 	}
 }
 
-// distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
-func (s *Source) distrust(ctx context.Context, list *List, asked string) error {
+// verifyList returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
+func (s *Source) verifyList(ctx context.Context, list *List, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// An API server never gives such an answer. This is a cache.
 		s.noteCache()
 		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
 			ErrFromCache, list.ResourceVersion, asked)
 	}
-	if len(list.Items) > 0 || !s.known() {
+	if len(list.Items) > 0 || !s.hasObjects() {
 		return nil
 	}
 	if list.ResourceVersion == "" {
@@ -455,9 +455,9 @@ func (s *Source) distrust(ctx context.Context, list *List, asked string) error {
 	return nil
 }
 
-// known reports whether an empty list would remove objects.
-func (s *Source) known() bool {
-	if s.some {
+// hasObjects reports whether an empty list would remove objects.
+func (s *Source) hasObjects() bool {
+	if s.sentObjects {
 		return true
 	}
 	knower, ok := s.options.Sink.(Knower)
@@ -487,18 +487,18 @@ func (s *Source) watch(ctx context.Context) error {
 		Watch: true, AllowWatchBookmarks: true, ResourceVersion: s.version, TimeoutSeconds: &seconds,
 	}).WarningHandler(&kept).Watch(ctx)
 	if err != nil {
-		return s.unwatchable(err)
+		return s.watchFailed(err)
 	}
 	defer w.Stop()
-	if err := s.verify(ctx); err != nil || s.next >= mustList {
+	if err := s.verifyVersion(ctx); err != nil || s.next >= mustList {
 		return err
 	}
 	s.watches++
 	if kept { // it is held until the API server is back
 		s.noteCache()
-		s.fail(ctx, ErrFromCache)
+		s.noteFailure(ctx, ErrFromCache)
 	} else {
-		s.group.answered(s)
+		s.group.noteAnswer(s)
 		s.noteSuccess()
 	}
 
@@ -520,7 +520,7 @@ func (s *Source) watch(ctx context.Context) error {
 			caughtUp = true
 			if !kept {
 				s.noteContact(opened)
-				s.group.outage.caughtUp(s)
+				s.group.outage.noteCaughtUp(s)
 			}
 		case event, open := <-w.ResultChan():
 			if !open {
@@ -528,9 +528,9 @@ func (s *Source) watch(ctx context.Context) error {
 				return s.watchEnded(opened, progress)
 			}
 			if event.Type == watch.Error {
-				return s.unwatchable(apierrors.FromObject(event.Object))
+				return s.watchFailed(apierrors.FromObject(event.Object))
 			}
-			if s.take(ctx, event) && !progress {
+			if s.takeEvent(ctx, event) && !progress {
 				progress = true
 				s.noteContact(time.Now())
 			}
@@ -553,8 +553,8 @@ func (d *disconnected) HandleWarningHeader(code int, _, _ string) {
 	*d = *d || code == apiclient.Disconnected
 }
 
-// unwatchable decides how to continue after an error of a watch. It returns nil if the next attempt may follow at once.
-func (s *Source) unwatchable(err error) error {
+// watchFailed decides how to continue after an error of a watch. It returns nil if the next attempt may follow at once.
+func (s *Source) watchFailed(err error) error {
 	if !isVersionRefused(err) {
 		if apierrors.IsNotFound(err) {
 			s.next = mustList
@@ -605,8 +605,8 @@ func (s *Source) noteContact(at time.Time) {
 	s.group.noteFollowing(s)
 }
 
-// take passes an event to the Sink, and reports whether it had a new resourceVersion.
-func (s *Source) take(ctx context.Context, event watch.Event) bool {
+// takeEvent passes an event to the Sink, and reports whether it had a new resourceVersion.
+func (s *Source) takeEvent(ctx context.Context, event watch.Event) bool {
 	o, ok := event.Object.(Object)
 	if !ok || !isOf(s.options.Resource.Resource, o.Kind) {
 		klog.FromContext(ctx).Info("Ignoring an event whose object is not of the resource",
@@ -615,19 +615,19 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	}
 	switch {
 	case event.Type == watch.Bookmark:
-		s.at(o.ResourceVersion, nil)
+		s.deliver(o.ResourceVersion, nil)
 	case o.Name == "":
 		klog.FromContext(ctx).Error(ErrNoName, "Ignoring an event", "eventType", event.Type)
 		return false
 	case event.Type == watch.Added, event.Type == watch.Modified:
-		s.some = true
+		s.sentObjects = true
 		object := o.Object
 		if reducer, ok := s.options.Sink.(Reducer); ok {
 			object = reducer.Reduce(object)
 		}
-		s.at(o.ResourceVersion, func() { s.options.Sink.Apply(object) })
+		s.deliver(o.ResourceVersion, func() { s.options.Sink.Apply(object) })
 	case event.Type == watch.Deleted:
-		s.at(o.ResourceVersion, func() { s.options.Sink.Remove(o.Namespace, o.Name) })
+		s.deliver(o.ResourceVersion, func() { s.options.Sink.Remove(o.Namespace, o.Name) })
 	default:
 		klog.FromContext(ctx).Info("Ignoring an event of an unknown type", "eventType", event.Type)
 		return false
@@ -647,8 +647,8 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	return news
 }
 
-// fail notes why an attempt failed.
-func (s *Source) fail(ctx context.Context, err error) {
+// noteFailure notes why an attempt failed.
+func (s *Source) noteFailure(ctx context.Context, err error) {
 	if errors.Is(err, errEmptyWatch) {
 		// This becomes an error only if it happens several times in a row.
 		klog.FromContext(ctx).V(2).Info("A watch ended at once, without an event", "times", s.empty)
@@ -686,7 +686,7 @@ func (s *Source) fail(ctx context.Context, err error) {
 	// An upstream that refuses is not away. So a refusal is not an outage, and the end of an outage does not wait for
 	// this source.
 	if !s.options.Optional && !IsRefusal(err) && !apierrors.IsNotFound(err) {
-		s.group.outage.failed(s)
+		s.group.outage.noteFailure(s)
 	}
 }
 

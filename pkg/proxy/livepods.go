@@ -18,7 +18,7 @@ func (p *Proxy) upstreamState() livepods.UpstreamState {
 		return livepods.Away
 	case !p.facts.IsLive():
 		return livepods.Unknown
-	case p.upstream.Current() && p.facts.Applied(): // the Link notices the return later than the sources do
+	case p.upstream.FollowsSlices() && p.facts.Applied(): // the Link notices the return later than the sources do
 		return livepods.Followed
 	default:
 		return livepods.Away

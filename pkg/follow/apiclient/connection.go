@@ -293,7 +293,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response, err := route.next.RoundTrip(r)
 	if t.link != nil {
-		t.link.judge(ctx, response, err)
+		t.link.noteOutcome(ctx, response, err)
 	}
 	switch {
 	case err != nil:

@@ -82,16 +82,16 @@ func (c *Connection) makeLink() (*Link, error) {
 		return nil, err
 	}
 	server := c.Server()
-	var link *Link
-	link = newLink(func(ctx context.Context) error {
+	link := newLink(nil)
+	link.probe = func(ctx context.Context) error {
 		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
 		var asked errgroup.Group
-		asked.Go(func() error { return ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
+		asked.Go(func() error { return sendProbe(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
 		if path := link.requires(); path != "" {
-			asked.Go(func() error { return ask(ctx, own, http.MethodGet, server.JoinPath(path).String()) })
+			asked.Go(func() error { return sendProbe(ctx, own, http.MethodGet, server.JoinPath(path).String()) })
 		}
 		return asked.Wait()
-	})
+	}
 	c.OnChange(link.Suspect)
 	return link, nil
 }
@@ -110,8 +110,8 @@ func (l *Link) requires() string {
 	return l.required
 }
 
-// ask makes a request of a probe.
-func ask(ctx context.Context, through http.RoundTripper, method, address string) error {
+// sendProbe makes a request of a probe.
+func sendProbe(ctx context.Context, through http.RoundTripper, method, address string) error {
 	body := ""
 	if method == http.MethodPost {
 		body = review
@@ -176,8 +176,8 @@ func (l *Link) wake() {
 	}
 }
 
-// answered notes that the API server has answered a probe after so long.
-func (l *Link) answered(took time.Duration) {
+// noteAnswer notes that the API server has answered a probe after so long.
+func (l *Link) noteAnswer(took time.Duration) {
 	l.mu.Lock()
 	var back []func()
 	if took > l.patience {
@@ -202,11 +202,11 @@ func (l *Link) Ask(ctx context.Context) {
 		defer cancel()
 		err := l.probe(ctx)
 		if err == nil {
-			l.answered(time.Since(began))
+			l.noteAnswer(time.Since(began))
 		}
 		outcome <- err
 	}()
-	for left := leastPatience; left > 0; left = l.left(began) {
+	for left := leastPatience; left > 0; left = l.patienceLeft(began) {
 		select {
 		case err := <-outcome:
 			if err != nil && ctx.Err() == nil {
@@ -219,8 +219,8 @@ func (l *Link) Ask(ctx context.Context) {
 	l.Fail()
 }
 
-// left returns how much longer a probe may take that began at a time.
-func (l *Link) left(began time.Time) time.Duration {
+// patienceLeft returns how much longer a probe may take that began at a time.
+func (l *Link) patienceLeft(began time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.patience - time.Since(began)
@@ -258,8 +258,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// judge suspects the link, or finds it dead, by the outcome of a request with this context.
-func (l *Link) judge(ctx context.Context, response *http.Response, err error) {
+// noteOutcome suspects the link, or finds it dead, by the outcome of a request with this context.
+func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err error) {
 	var failed *net.OpError
 	switch {
 	case err == nil:

@@ -36,16 +36,16 @@ func TestLink(t *testing.T) {
 					return test.probe
 				})
 				l.Ask(t.Context())
-				l.answered(0) // it was there before
+				l.noteAnswer(0) // it was there before
 				probes.Store(0)
 				go l.Run(t.Context()) // until the test's end
-				l.judge(t.Context(), nil, test.request)
+				l.noteOutcome(t.Context(), nil, test.request)
 				if away := l.Away() != nil; away != test.away {
 					t.Errorf("at once it is away: %v", away)
 				}
 				for range 1000 {
 					time.Sleep(time.Millisecond)
-					l.judge(t.Context(), nil, test.request)
+					l.noteOutcome(t.Context(), nil, test.request)
 				}
 				time.Sleep(10 * time.Second)
 				if away := l.Away() != nil; away != test.later {

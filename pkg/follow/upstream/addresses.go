@@ -44,15 +44,15 @@ const (
 	maxSite = 2000
 )
 
-// nodes returns the source of nodes.
-func (u *Upstream) nodes() *follow.Source { return u.shared[0] }
+// nodesSource returns the source of nodes.
+func (u *Upstream) nodesSource() *follow.Source { return u.shared[0] }
 
 // nodesRequest makes a request for nodes. agent distinguishes it from others.
 func (u *Upstream) nodesRequest(agent string) *rest.Request {
 	if u.hub != nil {
-		return u.nodes().Request("hub-"+agent).Name(u.node).Param("kind", "Node")
+		return u.nodesSource().Request("hub-"+agent).Name(u.node).Param("kind", "Node")
 	}
-	return u.nodes().Request(agent)
+	return u.nodesSource().Request(agent)
 }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
@@ -79,7 +79,7 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 			due = now
 		default:
 		}
-		state := u.nodes().State()
+		state := u.nodesSource().State()
 		if state.Synced && state.Err == nil && now.Sub(last) >= siteAgain &&
 			(!now.Before(due) || !slices.Equal(names, listed)) {
 			last = now
@@ -171,7 +171,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 		return false, nil
 	}
 	// A list that cannot succeed must not delay the next one.
-	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addressLists.Allow() {
+	if state := u.nodesSource().State(); !state.Synced || state.Err != nil || !u.addressLists.Allow() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)

@@ -63,10 +63,10 @@ func New(options Options) (*Upstream, error) {
 		if err := u.addShare(options.Hub); err != nil {
 			return nil, fmt.Errorf("the hub: %w", err)
 		}
-	} else if u.shared, err = addAll(group, shareable(options), options.Facts); err != nil {
+	} else if u.shared, err = addAll(group, sharedSources(options), options.Facts); err != nil {
 		return nil, err
 	}
-	if u.others, err = addAll(group, unshareable(options), options.Facts); err != nil {
+	if u.others, err = addAll(group, otherSources(options), options.Facts); err != nil {
 		return nil, err
 	}
 	for _, s := range slices.Concat(u.shared, u.others) {
@@ -95,9 +95,9 @@ func addAll(group *follow.Group, all []follow.Options, f *facts.Facts) (sources 
 	return sources, nil
 }
 
-// shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started.
-// The nodes are the first.
-func shareable(options Options) []follow.Options {
+// sharedSources returns the sources that a hub has as well, without their sinks, in the order in which they are
+// started. The nodes are the first.
+func sharedSources(options Options) []follow.Options {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}
 	if options.NodeName != "" {
@@ -110,8 +110,8 @@ func shareable(options Options) []follow.Options {
 		follow.Options{Name: facts.InputEndpointSlices, Resource: served.EndpointSlices.GroupVersionResource})
 }
 
-// unshareable returns the sources that only the API server has, without their sinks.
-func unshareable(options Options) []follow.Options {
+// otherSources returns the sources that only the API server has, without their sinks.
+func otherSources(options Options) []follow.Options {
 	endpoints := served.Endpoints.GroupVersionResource
 	var all []follow.Options
 	if options.FollowKubernetesEndpoints {
@@ -173,9 +173,9 @@ func (u *Upstream) AsOf() time.Time {
 	}).LastContact
 }
 
-// Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and did not
-// come from a cache.
-func (u *Upstream) Current() bool {
+// FollowsSlices reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and
+// did not come from a cache.
+func (u *Upstream) FollowsSlices() bool {
 	state := u.shared[len(u.shared)-1].State() // that of the slices, or of the share
 	return state.Started && state.Synced && state.Err == nil && !state.FromCache
 }

@@ -246,8 +246,10 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !strings.HasSuffix(r.URL.Path, "/selfsubjectreviews") { // a probe of the Link
-		a.requests = append(a.requests, Request{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(),
-			Header: r.Header.Clone(), Body: string(body)})
+		a.requests = append(a.requests, Request{
+			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(),
+			Header: r.Header.Clone(), Body: string(body),
+		})
 	}
 	if a.behaviour.Failing != 0 {
 		http.Error(w, "the upstream fails", a.behaviour.Failing)

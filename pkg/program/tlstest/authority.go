@@ -88,9 +88,11 @@ func (a *Authority) issue(t *testing.T, name string) ([]byte, *ecdsa.PrivateKey)
 func (a *Authority) IssueClient(t *testing.T, name pkix.Name, end time.Time) []byte {
 	t.Helper()
 	key := newKey(t)
-	certificate := a.Sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: name,
+	certificate := a.Sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: name,
 		NotBefore: end.Add(-2 * time.Hour), NotAfter: end,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, key.Public())
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, key.Public())
 	encodedKey, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		t.Fatal(err)

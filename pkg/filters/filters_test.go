@@ -146,10 +146,10 @@ func TestServedOrPassedOn(t *testing.T) {
 	}
 }
 
-func TestLocalEndpoints(t *testing.T) {
+func TestOwnPaths(t *testing.T) {
 	link := &linkStub{}
 	for pprof, profiles := range map[string]http.Handler{"upstream": nil, "profiles": mark("profiles")} {
-		handler := WithLocalEndpoints(LocalEndpoints{
+		handler := WithOwnPaths(OwnPaths{
 			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
 			Link: link, Profiles: profiles,
 		})(mark("upstream"))

@@ -61,7 +61,7 @@ func Forward(target Target) http.Handler {
 		Transport:      roundTripper{target},
 		BufferPool:     &bufferPool{},
 		ErrorHandler:   forwardError,
-		ModifyResponse: target.answered,
+		ModifyResponse: target.modifyResponse,
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
@@ -85,8 +85,8 @@ func (b *bufferPool) Get() []byte {
 // Put implements httputil.BufferPool.
 func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)) }
 
-// answered calls Answered, and makes a stream, such as a watch, end when the process is about to end.
-func (t Target) answered(r *http.Response) error {
+// modifyResponse calls Answered, and makes a stream, such as a watch, end when the process is about to end.
+func (t Target) modifyResponse(r *http.Response) error {
 	if t.Answered != nil {
 		t.Answered(r)
 	}

@@ -30,9 +30,9 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 			(info.Name != "" && resource.Namespaced && info.Namespace == ""):
 			serve.WriteError(w, r, serve.NotServed(resource.GroupResource()))
 		case info.Verb == "get":
-			server.Object(w, r, resource, info)
+			server.ServeGet(w, r, resource, info)
 		default:
-			server.Collection(w, r, resource, info)
+			server.ServeListOrWatch(w, r, resource, info)
 		}
 	})
 }

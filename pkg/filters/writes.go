@@ -25,7 +25,7 @@ import (
 // version.
 func WithWrites(viewing Viewing) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if err := refusesWrite(viewing, r); err != nil {
+		if err := checkWrite(viewing, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
 		}
@@ -33,8 +33,8 @@ func WithWrites(viewing Viewing) Filter {
 	})
 }
 
-// refusesWrite returns why a request is refused.
-func refusesWrite(viewing Viewing, r *http.Request) error {
+// checkWrite returns why a request is refused; nil if it is passed on.
+func checkWrite(viewing Viewing, r *http.Request) error {
 	info := serve.ParseRequest(r)
 	resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 	if !info.IsResource || resource != served.EndpointSlices && resource != served.Endpoints {

@@ -95,7 +95,7 @@ func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
 // stream begins one. known are the digests of what its client has; nil for nothing.
 func (w *boundsWorld) stream(tb testing.TB, node int, known *hubv1alpha1.Digests) *stream {
 	tb.Helper()
-	st, err := w.follow(fmt.Sprintf("node-%d", node), known, func() {})
+	st, err := w.beginStream(fmt.Sprintf("node-%d", node), known, func() {})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func TestALaggardIsEnded(t *testing.T) {
 		t.Errorf("the stream that takes nothing goes on: %v", err)
 	}
 	w.maxQueued = -1
-	if _, err := w.follow("node-1", nil, func() {}); !apierrors.IsTooManyRequests(err) {
+	if _, err := w.beginStream("node-1", nil, func() {}); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("a stream begins while there is no memory for its first step: %v", err)
 	}
 	slow.Close()

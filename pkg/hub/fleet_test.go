@@ -238,7 +238,7 @@ func (f *smallFleet) startReplica(number int) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.work(ctx)
+		r.followCluster(ctx)
 	}()
 	r.stop = func() {
 		cancel()

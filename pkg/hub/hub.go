@@ -215,7 +215,8 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 	codecs := serializer.NewCodecFactory(scheme)
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	// The filters of a watch return before its stream begins (later), so their stacks are not held as long as that.
+	// The filters of a watch return before its stream begins (detachStreams), so their stacks are not held as long as
+	// that.
 	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
 	if err := gates.Set(string(genericfeatures.APIServingWithRoutine) + "=true"); err != nil {
 		return nil, fmt.Errorf("setting feature gates: %w", err)
@@ -278,12 +279,12 @@ func (s *Server) Run(ctx context.Context) error {
 		wg.Go(func() { port.Run(background) })
 	}
 	wg.Go(func() { s.config.Connection.Run(background) })
-	wg.Go(func() { s.work(background) })
+	wg.Go(func() { s.followCluster(background) })
 	return s.api.PrepareRun().RunWithContext(ctx)
 }
 
-// work follows the cluster, and ends stale streams, until ctx is done. All streams end then.
-func (s *Server) work(ctx context.Context) {
+// followCluster follows the cluster, and ends stale streams, until ctx is done. All streams end then.
+func (s *Server) followCluster(ctx context.Context) {
 	context.AfterFunc(ctx, func() { close(s.stopping) })
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -35,7 +35,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 		visitor := &stream{node: node}
 		s.joinAll(visitor)
 		for _, c := range visitor.classes {
-			s.visit(c, func(o *object) {
+			s.visitObjects(c, func(o *object) {
 				// The node's own object is left out, because only its event is kept.
 				if o.encoded == nil && (kind == "" || kind == o.kind.listed.Kind) &&
 					selector.Matches(labels.Set(o.upstream.Labels)) {

@@ -175,8 +175,8 @@ func (s reading) setOf(keys topology.Keys) *keySet {
 	return set
 }
 
-// count counts slices in a set, which may be nil. A set without slices is dropped; its classes are empty.
-func (s *shares) count(set *keySet, more int) {
+// countSlices counts slices in a set, which may be nil. A set without slices is dropped; its classes are empty.
+func (s *shares) countSlices(set *keySet, more int) {
 	if set == nil {
 		return
 	}
@@ -226,7 +226,7 @@ func (s reading) join(st *stream, set *keySet) {
 			}
 			set.byValue[pair][c] = struct{}{}
 		}
-		s.fill(c)
+		s.fillClass(c)
 	}
 	c.streams[st] = struct{}{}
 	st.classes = append(st.classes, c)
@@ -249,10 +249,10 @@ func (s *shares) leave(st *stream, left []*class) {
 	}
 }
 
-// fill computes the content of a new class.
-func (s reading) fill(c *class) {
+// fillClass computes the content of a new class.
+func (s reading) fillClass(c *class) {
 	c.content = encode(nil, func(yield func(*object) bool) {
-		s.visit(c, func(o *object) {
+		s.visitObjects(c, func(o *object) {
 			c.digests[o.bucket()] += o.digest
 			for _, name := range o.names {
 				c.names[name]++
@@ -262,8 +262,8 @@ func (s reading) fill(c *class) {
 	})
 }
 
-// visit calls visit for every object of a class. It is called with both locks held.
-func (s reading) visit(c *class, visit func(*object)) {
+// visitObjects calls visit for every object of a class. It is called with both locks held.
+func (s reading) visitObjects(c *class, visit func(*object)) {
 	if c == s.common {
 		for i := range s.buckets {
 			for _, o := range s.buckets[i].objects {
@@ -277,7 +277,7 @@ func (s reading) visit(c *class, visit func(*object)) {
 	}
 	parts := &wire.Parts{} // of one slice after the other
 	for o := range s.slicesOf(c) {
-		if part := s.slices[o].at(parts, s.facts.LabelsOf).part(c); part != nil {
+		if part := s.slices[o].splitFor(parts, s.facts.LabelsOf).part(c); part != nil {
 			visit(part)
 		}
 	}
@@ -306,8 +306,8 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	return found
 }
 
-// at returns the slice, split into parts, for a time when nodes had these labels.
-func (p placed) at(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
+// splitFor returns the slice, split into parts, for a time when nodes had these labels.
+func (p placed) splitFor(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
 	var body []byte // without keys nothing is taken apart
 	if p.keys.Governed() {
 		body = p.upstream.Body

@@ -58,7 +58,7 @@ func (s reading) publish(c *facts.Change) {
 	for o := range changed {
 		t.placeSlice(o)
 	}
-	t.send()
+	t.sendToStreams()
 }
 
 // placeNode publishes a node, or its removal, to its own class, and its labels to the classes that name it.
@@ -77,11 +77,11 @@ func (t *step) placeNode(name string, o *wire.Object) {
 	}
 	for c := range classes {
 		if c.names[name] > 0 {
-			t.put(c, labelsName(name), before.labels, after.labels)
+			t.putObject(c, labelsName(name), before.labels, after.labels)
 		}
 	}
 	for c := range t.own.byValue[keyValue{ownKey, name}] {
-		t.put(c, objectName{&kindNode, types.NamespacedName{Name: name}}, before.own, after.own)
+		t.putObject(c, objectName{&kindNode, types.NamespacedName{Name: name}}, before.own, after.own)
 	}
 }
 
@@ -95,7 +95,7 @@ func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) 
 		}
 	}
 	service := objectName{&kindService, name}
-	t.put(t.common, service, t.inCommon(service), after)
+	t.putObject(t.common, service, t.inCommon(service), after)
 	return slices
 }
 
@@ -122,18 +122,18 @@ func (t *step) place(o *facts.Object) placed {
 // placeSlice publishes the change of a slice to the classes whose parts of it differ.
 func (t *step) placeSlice(o *facts.Object) {
 	after := t.place(o)
-	was, is := t.slices[o].at(&wire.Parts{}, t.labelsBefore), after.at(&wire.Parts{}, t.facts.LabelsOf)
+	was, is := t.slices[o].splitFor(&wire.Parts{}, t.labelsBefore), after.splitFor(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after
 	if o.Gone {
 		delete(t.slices, o)
 	}
 	name := objectName{&kindSlice, o.Name()}
-	t.put(t.common, name, t.inCommon(name), is.part(t.common))
+	t.putObject(t.common, name, t.inCommon(name), is.part(t.common))
 	for c := range t.affected(was, is) {
-		t.put(c, name, was.part(c), is.part(c))
+		t.putObject(c, name, was.part(c), is.part(c))
 	}
-	t.count(is.set, 1)
-	t.count(was.set, -1)
+	t.countSlices(is.set, 1)
+	t.countSlices(was.set, -1)
 }
 
 // labelsBefore returns the labels of a node before the step.
@@ -173,9 +173,9 @@ func (t *step) affected(was, is placed) map[*class]struct{} {
 	return classes
 }
 
-// name counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1). It
-// publishes labels that the class did not need before, or no longer needs.
-func (t *step) name(c *class, o *object, more int) {
+// countNames counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1).
+// It publishes labels that the class did not need before, or no longer needs.
+func (t *step) countNames(c *class, o *object, more int) {
 	if o == nil {
 		return
 	}
@@ -184,9 +184,9 @@ func (t *step) name(c *class, o *object, more int) {
 		switch c.names[name] += more; {
 		case c.names[name] == 0:
 			delete(c.names, name)
-			t.put(c, labelsName(name), labels, nil)
+			t.putObject(c, labelsName(name), labels, nil)
 		case c.names[name] == 1 && more > 0:
-			t.put(c, labelsName(name), nil, labels)
+			t.putObject(c, labelsName(name), nil, labels)
 		}
 	}
 }
@@ -194,8 +194,8 @@ func (t *step) name(c *class, o *object, more int) {
 // inCommon returns an object of the common class; nil if that does not have it.
 func (t *step) inCommon(name objectName) *object { return t.buckets[name.bucket()].objects[name] }
 
-// put records the change of an object in a class, unless it is the same to a wrapper.
-func (t *step) put(c *class, name objectName, before, after *object) {
+// putObject records the change of an object in a class, unless it is the same to a wrapper.
+func (t *step) putObject(c *class, name objectName, before, after *object) {
 	bucket := name.bucket()
 	switch {
 	case c != t.common:
@@ -204,8 +204,8 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	default:
 		t.buckets[bucket].objects[name] = after
 	}
-	t.name(c, after, 1)
-	t.name(c, before, -1)
+	t.countNames(c, after, 1)
+	t.countNames(c, before, -1)
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return
@@ -227,8 +227,8 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	t.classes[c].added[bucket] += delta
 }
 
-// send sends the changes of the classes to their streams.
-func (t *step) send() {
+// sendToStreams sends the changes of the classes to their streams.
+func (t *step) sendToStreams() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
 	tell := func(c *class, content ...*chunk) {
@@ -245,7 +245,7 @@ func (t *step) send() {
 			case name.kind == &kindLabels:
 				gone := newChunk(appendRemoval(nil, name))
 				for st := range c.streams {
-					if !st.names(name) {
+					if !st.hasLabels(name) {
 						touched[st] = append(touched[st], gone)
 					}
 				}
@@ -268,17 +268,18 @@ func (t *step) send() {
 	for n := range t.change.Relabelled {
 		for c := range t.own.byValue[keyValue{ownKey, n.Name}] {
 			for st := range c.streams {
-				touched[st] = append(touched[st], t.move(st)...)
+				touched[st] = append(touched[st], t.moveStream(st)...)
 			}
 		}
 	}
 	for st, chunks := range touched {
-		st.send(append(chunks, end))
+		st.queueStep(append(chunks, end))
 	}
 }
 
-// move moves a stream from the classes of a node's old labels to those of its new ones, and returns the differences.
-func (t *step) move(st *stream) []*chunk {
+// moveStream moves a stream from the classes of a node's old labels to those of its new ones, and returns the
+// differences.
+func (t *step) moveStream(st *stream) []*chunk {
 	were, before := st.classes, st.digests()
 	t.joinAll(st)
 	mark := &hubv1alpha1.Mark{Added: make(map[uint8]uint64)}
@@ -308,7 +309,7 @@ func (t *step) move(st *stream) []*chunk {
 	t.leave(st, left)
 	var frames []byte
 	for name := range gone {
-		if !st.names(name) {
+		if !st.hasLabels(name) {
 			frames = appendRemoval(frames, name)
 		}
 	}
@@ -320,8 +321,8 @@ func lacking(some, others []*class) []*class {
 	return slices.DeleteFunc(slices.Clone(some), func(c *class) bool { return slices.Contains(others, c) })
 }
 
-// names reports whether an object is the labels of a node, and these are in the share of a stream.
-func (st *stream) names(o objectName) bool {
+// hasLabels reports whether an object is the labels of a node, and these are in the share of a stream.
+func (st *stream) hasLabels(o objectName) bool {
 	return o.kind == &kindLabels && st.shares.nodes[o.name.Name].labels != nil &&
 		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[o.name.Name] > 0 })
 }

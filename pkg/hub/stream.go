@@ -35,9 +35,9 @@ var (
 	errClosed = errors.New("the stream is over")
 )
 
-// follow begins a stream. known are the digests of the client's state; nil if it has none. closed is called when the
-// stream has ended. The error is that of read.
-func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
+// beginStream begins a stream. known are the digests of the client's state; nil if it has none. closed is called when
+// the stream has ended. The error is that of read.
+func (s *shares) beginStream(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
 	err = s.read(func(s reading) {
 		s.joinAll(st)
@@ -79,7 +79,7 @@ func (st *stream) end(reason error) {
 	}
 	st.shares.leave(st, st.classes)
 	for _, c := range st.queue {
-		st.shares.release(c)
+		st.shares.releaseChunk(c)
 	}
 	st.classes, st.queue = nil, nil
 	st.signal()
@@ -120,7 +120,7 @@ func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err
 	}
 	return data, func(observe func(time.Time)) {
 		for _, c := range queue {
-			st.shares.release(c)
+			st.shares.releaseChunk(c)
 			if observe != nil && !c.received.IsZero() {
 				for range c.events {
 					observe(c.received)
@@ -135,11 +135,11 @@ func (st *stream) Beat() {
 	st.shares.mu.Lock()
 	defer st.shares.mu.Unlock()
 	mark := &hubv1alpha1.Mark{Ends: true, Version: st.shares.version}
-	st.send([]*chunk{newChunk(appendMark(nil, mark))})
+	st.queueStep([]*chunk{newChunk(appendMark(nil, mark))})
 }
 
-// send queues a step. While the queued bytes exceed maxQueued, streams with more than their part of it are ended.
-func (st *stream) send(step []*chunk) {
+// queueStep queues a step. While the queued bytes exceed maxQueued, streams with more than their part of it are ended.
+func (st *stream) queueStep(step []*chunk) {
 	if st.err != nil {
 		return
 	}
@@ -163,8 +163,8 @@ func (st *stream) send(step []*chunk) {
 	st.signal()
 }
 
-// release counts a chunk that was sent to a stream, or that will not be sent.
-func (s *shares) release(c *chunk) {
+// releaseChunk counts a chunk that was sent to a stream, or that will not be sent.
+func (s *shares) releaseChunk(c *chunk) {
 	if c.queued.Add(-1) == 0 {
 		s.queued.Add(-int64(len(c.member)))
 	}
@@ -196,7 +196,7 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 			chunks = append(chunks, s.content(c, mark.Whole[:])...)
 		}
 	}
-	st.send(append(chunks, newChunk(appendMark(nil, &mark))))
+	st.queueStep(append(chunks, newChunk(appendMark(nil, &mark))))
 }
 
 // content returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is
@@ -219,7 +219,7 @@ func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 		return c.content
 	}
 	content = encode(nil, func(yield func(*object) bool) {
-		s.visit(c, func(o *object) {
+		s.visitObjects(c, func(o *object) {
 			if all || wanted[o.bucket()] {
 				yield(o)
 			}

@@ -30,7 +30,7 @@ func (p *Proxy) chain() http.Handler {
 	}
 	chain = append(chain,
 		filters.WithoutWebPages(p.hosts),
-		filters.WithLocalEndpoints(filters.LocalEndpoints{
+		filters.WithOwnPaths(filters.OwnPaths{
 			Alive:    http.HandlerFunc(health.Alive),
 			Ready:    health.Ready(p.report),
 			Metrics:  p.metrics.handler(),
@@ -43,13 +43,13 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
 			HistoryOf: viewing.History,
-			Demand:    p.demand.of,
+			Demand:    p.demand.begin,
 			Observer:  p.metrics,
 			Corrected: func() bool {
 				return p.livePods != nil && (p.upstreamState() == livepods.Away || p.livePods.Status().Returning)
 			},
 			Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
-				return p.memory.AcquireN(filters.Caller(r), bytes)
+				return p.listBytes.AcquireN(filters.Caller(r), bytes)
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),

@@ -31,8 +31,8 @@ func newDemands(f *facts.Facts, u *upstream.Upstream) *demands {
 	}
 }
 
-// of notes that a request for a resource begins. The caller must call ended when it ends.
-func (d *demands) of(r *served.Resource) (ended func()) {
+// begin notes that a request for a resource begins. The caller must call ended when it ends.
+func (d *demands) begin(r *served.Resource) (ended func()) {
 	if !r.OnDemand {
 		return func() {}
 	}

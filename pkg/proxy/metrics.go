@@ -270,7 +270,7 @@ func (m *metrics) registerQuotas(p *Proxy) {
 		"Watches and followed logs under way, those included that are passed on; --max-watches bounds them.",
 		"watches_refused_total", "Watches that were answered 429 because there was no place for them.",
 	}, {
-		p.memory, "list_bytes",
+		p.listBytes, "list_bytes",
 		"Memory that lists under way take; --max-list-bytes bounds it.",
 		"lists_refused_total", "Lists that were answered 429 because there was no room for them.",
 	}} {

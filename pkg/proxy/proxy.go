@@ -133,8 +133,9 @@ type Proxy struct {
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches have one place for each connection and watch, and memory has one for each byte of a list.
-	connections, watches, memory *quota.Quota
+	// connections and watches have one place for each connection and watch, and listBytes has one for each byte of a
+	// list.
+	connections, watches, listBytes *quota.Quota
 	// delegatesIdentity is set if the wrapper may delegate its identity to all who can reach it, because they are
 	// processes of this node or have a client certificate.
 	delegatesIdentity bool
@@ -234,7 +235,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 		return err
 	}
 	p.broken.relist = p.upstream.Relist
-	for _, c := range p.servers() {
+	for _, c := range p.serverConnections() {
 		c.OnChange(p.upstream.Retry)
 		c.Link().OnBack(apiclient.Spread, p.upstream.Retry)
 	}
@@ -242,8 +243,8 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	return nil
 }
 
-// servers returns the connections, one for each server.
-func (p *Proxy) servers() []*apiclient.Connection {
+// serverConnections returns the connections, one for each server.
+func (p *Proxy) serverConnections() []*apiclient.Connection {
 	if p.config.HubConnection == nil {
 		return []*apiclient.Connection{p.config.Connection}
 	}
@@ -263,7 +264,7 @@ func (p *Proxy) makeTargets(klog.Logger) (err error) {
 func (p *Proxy) makeLimits(klog.Logger) error {
 	p.connections = quota.New(cmp.Or(p.config.MaxConnections, DefaultMaxConnections))
 	p.watches = quota.New(cmp.Or(p.config.MaxWatches, DefaultMaxWatches))
-	p.memory = quota.New(cmp.Or(p.config.MaxListBytes, DefaultMaxListBytes))
+	p.listBytes = quota.New(cmp.Or(p.config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
 	p.metrics.registerQuotas(p)
 	return nil
@@ -403,8 +404,8 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 // runners returns the functions that run next to the server, each until its context is done. address is that of the
 // server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
-	runners := []func(context.Context){p.upstream.Run, p.returnMemory, p.restore}
-	for _, c := range p.servers() {
+	runners := []func(context.Context){p.upstream.Run, p.returnMemory, p.serveSnapshot}
+	for _, c := range p.serverConnections() {
 		runners = append(runners, c.Run, c.Link().Run)
 	}
 	if snapshots := p.snapshots.Load(); snapshots != nil {

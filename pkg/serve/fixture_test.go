@@ -97,9 +97,9 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if info.Verb == "get" {
-			c.server.Object(w, r, resource, info)
+			c.server.ServeGet(w, r, resource, info)
 		} else {
-			c.server.Collection(w, r, resource, info)
+			c.server.ServeListOrWatch(w, r, resource, info)
 		}
 		return
 	}

@@ -3,6 +3,7 @@ package serve
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -76,6 +77,11 @@ func verb(method string, named, watch bool) string {
 	default: // also patch and delete
 		return strings.ToLower(method)
 	}
+}
+
+// HeaderHas reports whether the values of a request's header, which are lists, contain a token.
+func HeaderHas(r *http.Request, header, token string) bool {
+	return slices.ContainsFunc(elements(r, header), func(found string) bool { return strings.EqualFold(found, token) })
 }
 
 // elements returns the elements of a header that is a list, of all its values.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,8 +62,8 @@ const (
 
 func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, DefaultWriteTimeout) }
 
-// Collection answers a LIST or WATCH.
-func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
+// ServeListOrWatch answers a LIST or WATCH.
+func (s *Server) ServeListOrWatch(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
 	var as *representation
 	if err == nil {
@@ -76,9 +74,9 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 		as, err = represent(r, resource, reads)
 	}
 	if err == nil {
-		err = s.read(w, r, resource, func(of access) error {
+		err = s.whenReadable(w, r, resource, func(of access) error {
 			if options.Watch {
-				return (&watcher{s: s, as: as, options: options, access: of}).begin(w, r)
+				return s.watch(w, r, of, options, as)
 			}
 			return s.list(w, r, of.history, options, as)
 		})
@@ -88,8 +86,8 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	}
 }
 
-// Object answers a GET of one object.
-func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
+// ServeGet answers a GET of one object.
+func (s *Server) ServeGet(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	if err := s.get(w, r, resource, info); err != nil {
 		WriteError(w, r, err)
 	}
@@ -105,7 +103,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	if q.err != nil {
 		return q.err
 	}
-	return s.read(w, r, resource, func(of access) error {
+	return s.whenReadable(w, r, resource, func(of access) error {
 		name := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 		object, err := of.history.Get(resource, name, revision)
 		if err != nil {
@@ -125,30 +123,31 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 // access is what a valid request is answered from.
 type access struct {
 	history *history.History
-	// end has what ends with the request.
-	end *ending
+	// cleanups are made when the request is over.
+	cleanups *cleanups
 	// marks is set if the client asks that restored and corrected answers are marked, marked if this answer is.
 	marks, marked bool
 }
 
-// read calls answer once the resource can be read.
-func (s *Server) read(
+// whenReadable calls answer once the resource can be read. It returns the error of answer, or why the resource cannot
+// be read.
+func (s *Server) whenReadable(
 	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(access) error,
 ) error {
-	end := &ending{}
-	defer end.unlessLater()
+	cleanups := &cleanups{}
+	defer cleanups.runUnlessDetached()
 	h, release, err := s.HistoryOf(r)
 	if err != nil {
 		return err
 	}
-	end.then(release)
+	cleanups.add(release)
 	if s.Demand != nil {
-		end.then(s.Demand(resource))
+		cleanups.add(s.Demand(resource))
 	}
 	if err := s.awaitReadable(r, h, resource); err != nil {
 		return err
 	}
-	of := access{history: h, end: end, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
+	of := access{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
 	of.marked = of.marks && s.corrected(h)
 	if of.marked {
 		w.Header().Set(RestoredHeader, RestoredMarked)
@@ -175,11 +174,6 @@ const (
 	RestoredHeader = "X-Application-Grid-Restored"
 	RestoredMarked = "marked"
 )
-
-// HeaderHas reports whether the values of a request's header, which are lists, contain a token.
-func HeaderHas(r *http.Request, header, token string) bool {
-	return slices.ContainsFunc(elements(r, header), func(found string) bool { return strings.EqualFold(found, token) })
-}
 
 // Absent reports whether the upstream is known not to serve a resource to the wrapper.
 func (s *Server) Absent(r *http.Request, resource *served.Resource) bool {

@@ -10,7 +10,7 @@ import (
 
 // stallLooks is how many times within the write timeout a stallGuard checks the running writes. A client is cut off
 // when it has accepted nothing for the write timeout, plus a part of it that depends on when the write began.
-const stallLooks = 4
+const stallChecks = 4
 
 // stallGuard cuts off clients that do not accept the events of their watches. It uses one timer for all watches. With a
 // deadline for each response, every event would set and remove one; over HTTP/2 both cost a message to the goroutine
@@ -30,10 +30,10 @@ type guardedWriter struct {
 	response *http.ResponseController
 	// steps counts the beginnings and ends of writes, so it is odd during a write.
 	steps atomic.Uint64
-	// seen is the value of steps at the last check, and looks is at how many checks before that it was the same. The
+	// seen is the value of steps at the last check, and checks is at how many checks before that it was the same. The
 	// guard's lock guards both.
-	seen  uint64
-	looks int
+	seen   uint64
+	checks int
 }
 
 // write writes data, if there is any, and flushes the response if that is due.
@@ -56,11 +56,11 @@ func (g *guardedWriter) write(data []byte, flush bool) (err error) {
 func (g *guardedWriter) stalled() bool {
 	steps := g.steps.Load()
 	if steps%2 == 0 || steps != g.seen {
-		g.seen, g.looks = steps, 0
+		g.seen, g.checks = steps, 0
 		return false
 	}
-	g.looks++
-	return g.looks >= stallLooks
+	g.checks++
+	return g.checks >= stallChecks
 }
 
 // longAgo is a deadline that has passed.
@@ -74,9 +74,9 @@ func (s *stallGuard) guard(w http.ResponseWriter, timeout time.Duration) (g *gua
 	defer s.mu.Unlock()
 	if s.timer == nil {
 		s.writers = make(map[*guardedWriter]struct{})
-		s.timer = time.AfterFunc(timeout/stallLooks, func() { s.look(timeout / stallLooks) })
+		s.timer = time.AfterFunc(timeout/stallChecks, func() { s.check(timeout / stallChecks) })
 	} else if len(s.writers) == 0 {
-		s.timer.Reset(timeout / stallLooks)
+		s.timer.Reset(timeout / stallChecks)
 	}
 	s.writers[g] = struct{}{}
 	return g, func() {
@@ -89,8 +89,8 @@ func (s *stallGuard) guard(w http.ResponseWriter, timeout time.Duration) (g *gua
 	}
 }
 
-// look checks the writers, and again after an interval as long as there are any.
-func (s *stallGuard) look(interval time.Duration) {
+// check makes a check of the writers, and again after an interval as long as there are any.
+func (s *stallGuard) check(interval time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.writers) == 0 {

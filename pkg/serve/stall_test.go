@@ -57,7 +57,7 @@ func TestStallGuard(t *testing.T) {
 		expectQuiet("who accepts slowly", reads)
 		select {
 		case at := <-hangs.cut:
-			if took := at.Sub(begin); took < timeout || took > timeout+timeout/stallLooks {
+			if took := at.Sub(begin); took < timeout || took > timeout+timeout/stallChecks {
 				t.Errorf("cut off after %s", took)
 			}
 		default:

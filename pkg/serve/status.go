@@ -39,14 +39,6 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, int(status.Code), as.encoding.contentType(), body)
 }
 
-// write writes a response. It ignores errors of writing: they mean that the client is gone.
-func write(w http.ResponseWriter, code int, contentType string, body []byte) {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Cache-Control", "no-cache, private")
-	w.WriteHeader(code)
-	_, _ = w.Write(body)
-}
-
 func statusOf(err error) *metav1.Status {
 	var apiStatus apierrors.APIStatus
 	if !errors.As(err, &apiStatus) {

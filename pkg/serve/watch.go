@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -40,48 +39,26 @@ type watcher struct {
 	sent []time.Time
 }
 
-// begin begins to answer a WATCH. It returns an error only if it has not written anything yet. The request is over when
-// the stream has ended, which may be later.
-func (c *watcher) begin(w http.ResponseWriter, r *http.Request) error {
-	resource := c.as.resource
-	state, cursor, err := openWatch(c.history, resource, c.options)
+// watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
+// stream has ended, which may be later.
+func (s *Server) watch(
+	w http.ResponseWriter, r *http.Request, of access, options Options, as *representation,
+) error {
+	state, cursor, err := openWatch(of.history, as.resource, options)
 	if err != nil {
 		return err
 	}
-	c.cursor = cursor
-	w.Header().Set("Content-Type", c.as.encoding.watchContentType())
-	ctx, writes := c.s.begin(w, r, resource.Resource, c.options.Timeout, c.end)
-	c.writes = writes
-	c.end.after(ctx, func() {
+	resource := as.resource.Resource
+	w.Header().Set("Content-Type", as.encoding.watchContentType())
+	ctx, writes := s.beginStream(w, r, resource, options.Timeout, of.cleanups)
+	c := &watcher{s: s, writes: writes, as: as, options: options, access: of, cursor: cursor}
+	of.cleanups.runStream(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
-				"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
+				"resource", resource, "revision", cursor.Revision(), "reason", err)
 		}
 	})
 	return nil
-}
-
-// begin begins a stream, whose writes are guarded until it ends. It lasts until ctx is done: after the timeout, or, if
-// that is 0, after the time of a watch.
-func (s *Server) begin(
-	w http.ResponseWriter, r *http.Request, resource string, timeout time.Duration, end *ending,
-) (ctx context.Context, writes *guardedWriter) {
-	if timeout == 0 {
-		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
-	}
-	if s.Observer != nil {
-		end.then(s.Observer.WatchStarted(resource))
-	}
-	w.Header().Set("Cache-Control", "no-cache, private")
-	w.WriteHeader(http.StatusOK)
-	writes, release := s.stalls.guard(w, s.writeTimeout())
-	end.then(release)
-	// A stream may have nothing to write for a while, and TLS connections cannot be written to after a deadline has
-	// passed, which may be that of an earlier response of the connection.
-	_ = writes.response.SetWriteDeadline(time.Time{})
-	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
-	end.then(cancel)
-	return ctx, writes
 }
 
 // openWatch returns the objects with which the watch begins, if any, and a cursor for the events after them.
@@ -132,13 +109,13 @@ var (
 func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	for _, o := range state {
 		if c.options.Selector.Matches(o) {
-			if err := c.add(watch.Added, o); err != nil {
+			if err := c.addEvent(watch.Added, o); err != nil {
 				return err
 			}
 		}
 	}
 	if c.options.SendInitialEvents {
-		if err := c.bookmark(initialEventsEnd); err != nil {
+		if err := c.addBookmark(initialEventsEnd); err != nil {
 			return err
 		}
 	}
@@ -169,7 +146,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 			timer.Reset(interval)
 			err = c.maybeBookmark()
 		case <-c.s.Stopping:
-			return errors.Join(c.maybeBookmark(), c.expired(errStopping))
+			return errors.Join(c.maybeBookmark(), c.sendExpired(errStopping))
 		case <-ctx.Done():
 			if cause := context.Cause(ctx); !errors.Is(cause, errTimeout) {
 				return cause
@@ -195,7 +172,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
 	case errors.Is(err, history.ErrExpired):
-		return nil, c.expired(readError(err, c.history, c.as.resource, 0))
+		return nil, c.sendExpired(readError(err, c.history, c.as.resource, 0))
 	case err != nil:
 		return nil, err
 	}
@@ -218,11 +195,11 @@ func (c *watcher) send(e history.Event) error {
 	var err error
 	switch {
 	case matches && matched:
-		err = c.add(watch.Modified, e.Object)
+		err = c.addEvent(watch.Modified, e.Object)
 	case matches:
-		err = c.add(watch.Added, e.Object)
+		err = c.addEvent(watch.Added, e.Object)
 	case matched:
-		err = c.add(watch.Deleted, e.Gone())
+		err = c.addEvent(watch.Deleted, e.Gone())
 	default:
 		return nil
 	}
@@ -232,7 +209,7 @@ func (c *watcher) send(e history.Event) error {
 	return err
 }
 
-func (c *watcher) add(eventType watch.EventType, o *history.Object) (err error) {
+func (c *watcher) addEvent(eventType watch.EventType, o *history.Object) (err error) {
 	if c.buffer, err = c.as.appendEvent(c.buffer, eventType, o); err != nil {
 		return err
 	}
@@ -246,19 +223,19 @@ func (c *watcher) maybeBookmark() error {
 	if !c.options.Bookmarks {
 		return nil
 	}
-	if err := c.bookmark(nil); err != nil {
+	if err := c.addBookmark(nil); err != nil {
 		return err
 	}
 	return c.flush()
 }
 
-func (c *watcher) bookmark(annotations map[string]string) (err error) {
+func (c *watcher) addBookmark(annotations map[string]string) (err error) {
 	c.buffer, err = c.as.appendBookmark(c.buffer, c.cursor.Revision(), annotations)
 	return err
 }
 
-// expired writes an ERROR event that makes the client list again, and returns reason.
-func (c *watcher) expired(reason error) (err error) {
+// sendExpired writes an ERROR event that makes the client list again, and returns reason.
+func (c *watcher) sendExpired(reason error) (err error) {
 	c.buffer, err = c.as.encoding.appendTyped(c.buffer, watch.Error, statusType, statusOf(reason))
 	if err != nil {
 		return err

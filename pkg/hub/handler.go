@@ -52,7 +52,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok || info.Resource != hubv1alpha1.Shares || info.Subresource != "":
 		err = apierrors.NewNotFound(sharesName, r.URL.Path)
 	case info.Verb == "watch":
-		err = s.stream(w, later(r), info.Name)
+		err = s.watch(w, detachStreams(r), info.Name)
 	case info.Verb == "get":
 		err = s.list(w, r, info.Name)
 	default:
@@ -66,15 +66,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// later lets a watch continue when the filters of the API server have returned, if these expect that (newAPI). It
-// counts as long-running as it does in the filters.
-func later(r *http.Request) *http.Request {
+// detachStreams lets a watch continue when the filters of the API server have returned, if these expect that (newAPI).
+// It counts as long-running as it does in the filters.
+func detachStreams(r *http.Request) *http.Request {
 	ctx := r.Context()
 	task := routine.TaskFrom(ctx)
 	if task == nil {
 		return r
 	}
-	return r.WithContext(serve.WithLater(ctx, func(stream func()) {
+	return r.WithContext(serve.WithDetachedStreams(ctx, func(stream func()) {
 		info, _ := request.RequestInfoFrom(ctx)
 		task.Func = func() { endpointmetrics.RecordLongRunning(r, info, endpointmetrics.APIServerComponent, stream) }
 	}))

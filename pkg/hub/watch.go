@@ -37,8 +37,8 @@ func errNotCurrent(err error) error {
 	return serve.NotReady("the hub does not know what the API server has: " + err.Error())
 }
 
-// stream answers a WATCH of a node's share.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) error {
+// watch answers a WATCH of a node's share.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, node string) error {
 	query := r.URL.Query()
 	if node == "" {
 		return apierrors.NewBadRequest("a share is one node's: give fieldSelector=metadata.name=NODE")
@@ -68,8 +68,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) err
 		return err
 	}
 	var followed *stream
-	if err = s.reach(r.Context(), version); err == nil {
-		followed, err = s.shares.follow(node, known, leave)
+	if err = s.awaitVersion(r.Context(), version); err == nil {
+		followed, err = s.shares.beginStream(node, known, leave)
 	}
 	if err != nil {
 		leave()
@@ -101,12 +101,13 @@ func (s *Server) enter(key string, most int) (leave func(), err error) {
 	}, nil
 }
 
-// reach waits until the shares have reached a version, or the API server's version if that was restored from a backup.
-func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
+// awaitVersion waits until the shares have reached a version, or the API server's version if that was restored from a
+// backup.
+func (s *Server) awaitVersion(ctx context.Context, version hubv1alpha1.Version) error {
 	if err := s.checkCurrent(); err != nil {
 		return err
 	}
-	if s.await(ctx, reachPatience, version) {
+	if s.reachesWithin(ctx, reachPatience, version) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, relistPatience)
@@ -125,14 +126,14 @@ func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
 			version[part] = listed
 		}
 	}
-	if !s.await(ctx, relistPatience, version) {
+	if !s.reachesWithin(ctx, relistPatience, version) {
 		return serve.NotReady("the hub has not reached the version " + version.String())
 	}
 	return nil
 }
 
-// await waits for a version, and reports whether it was reached.
-func (s *Server) await(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
+// reachesWithin waits for a version, and reports whether it was reached.
+func (s *Server) reachesWithin(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
 	return wait.PollUntilContextTimeout(ctx, reachInterval, patience, true, func(context.Context) (bool, error) {
 		return s.shares.reached.Load().Reaches(version), nil
 	}) == nil

@@ -43,8 +43,9 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 		// The former version had a file for each request.
 		_ = os.RemoveAll(filepath.Join(p.config.StateDir, "answers-"+p.config.NodeName))
 	}
-	dir, state, minRevision, err := snapshot.Open(snapshot.Options{Path: p.config.StateDir,
-		NodeName: p.config.NodeName, Logger: logger.WithName("snapshot")})
+	dir, state, minRevision, err := snapshot.Open(snapshot.Options{
+		Path: p.config.StateDir, NodeName: p.config.NodeName, Logger: logger.WithName("snapshot"),
+	})
 	if err != nil {
 		// The wrapper continues without snapshots: serving now matters more than the next restart.
 		p.stateErr = err
@@ -97,10 +98,10 @@ func (p *Proxy) openViews(logger klog.Logger) {
 	}
 }
 
-// restore serves the snapshot once there is evidence that the upstream is away, or if the machine has just booted and
-// the upstream takes long. Without waiting for evidence, every restart of the wrapper would reset a running kube-proxy
-// to an older state.
-func (p *Proxy) restore(ctx context.Context) {
+// serveSnapshot serves the snapshot once there is evidence that the upstream is away, or if the machine has just booted
+// and the upstream takes long. Without waiting for evidence, every restart of the wrapper would reset a running
+// kube-proxy to an older state.
+func (p *Proxy) serveSnapshot(ctx context.Context) {
 	if p.facts.Restored() == nil {
 		return
 	}

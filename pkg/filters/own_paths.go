@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// LocalEndpoints are the paths that the wrapper answers about itself.
-type LocalEndpoints struct {
+// OwnPaths are the paths that the wrapper answers about itself.
+type OwnPaths struct {
 	Alive, Ready, Metrics http.Handler
 	// Link knows whether the upstream is away.
 	Link Link
@@ -17,27 +17,27 @@ type LocalEndpoints struct {
 	Profiles http.Handler
 }
 
-// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and /debug/pprof. It compares paths as
+// WithOwnPaths answers /healthz, /livez, /readyz, /metrics, /debug/explain and /debug/pprof. It compares paths as
 // they are written. (http.ServeMux redirects paths that are not clean, which are for the upstream to understand.)
 //
 // A client with credentials takes the wrapper for an API server, and asks for that one's health: Cilium drops all its
 // connections if the answer is not 200. While the upstream is away the wrapper's own health counts, because it answers
 // in its place.
-func WithLocalEndpoints(local LocalEndpoints) Filter {
-	health := map[string]http.Handler{"/healthz": local.Alive, "/livez": local.Alive, "/readyz": local.Ready}
+func WithOwnPaths(own OwnPaths) Filter {
+	health := map[string]http.Handler{"/healthz": own.Alive, "/livez": own.Alive, "/readyz": own.Ready}
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		path, handler := r.URL.EscapedPath(), next
 		switch {
-		case local.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
-			handler = local.Profiles
+		case own.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
+			handler = own.Profiles
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		case health[path] != nil && (r.Header.Get("Authorization") == "" || local.Link.Away() != nil):
+		case health[path] != nil && (r.Header.Get("Authorization") == "" || own.Link.Away() != nil):
 			handler = health[path]
 		case path == "/metrics":
-			handler = local.Metrics
+			handler = own.Metrics
 		case isExplain(r, path):
-			handler = local.Explain
-		case local.Profiles != nil && path == "/debug/pprof":
+			handler = own.Explain
+		case own.Profiles != nil && path == "/debug/pprof":
 			handler = http.RedirectHandler("/debug/pprof/", http.StatusFound)
 		}
 		handler.ServeHTTP(w, r)

@@ -12,9 +12,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// TestLater: a watch that has begun is served when its handler has returned, and is over after that. What is no watch,
-// or a watch that is refused, is over when the handler returns.
-func TestLater(t *testing.T) {
+// TestDetachedStreams: a watch that has begun is served when its handler has returned, and is over after that. What is
+// no watch, or a watch that is refused, is over when the handler returns.
+func TestDetachedStreams(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, query, answer string }{
 		{"list", "", `"kind":"ServiceList"`},
@@ -34,7 +34,7 @@ func TestLater(t *testing.T) {
 			}
 			c.server.Demand = func(*served.Resource) func() { return step("demand ends") }
 			var stream func()
-			ctx := WithLater(t.Context(), func(s func()) { stream = s })
+			ctx := WithDetachedStreams(t.Context(), func(s func()) { stream = s })
 			w := httptest.NewRecorder()
 			c.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, servicesPath+test.query, nil))
 			step("handler returns")()
@@ -59,16 +59,17 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// TestLaterPanics: what is to be done when a request is over is done, also after a panic.
-func TestLaterPanics(t *testing.T) {
+// TestDetachedStreamPanics: what is to be done when a request is over is done, also after a panic.
+func TestDetachedStreamPanics(t *testing.T) {
 	t.Parallel()
 	done := 0
-	end := &ending{}
-	end.then(func() { done++ })
-	end.then(func() { panic("one of them") })
+	cleanups := &cleanups{}
+	cleanups.add(func() { done++ })
+	cleanups.add(func() { panic("one of them") })
 	var stream func()
-	end.after(WithLater(context.Background(), func(s func()) { stream = s }), func() { panic("the stream") })
-	end.unlessLater()
+	ctx := WithDetachedStreams(context.Background(), func(s func()) { stream = s })
+	cleanups.runStream(ctx, func() { panic("the stream") })
+	cleanups.runUnlessDetached()
 	defer func() {
 		if recover() == nil || done != 1 {
 			t.Errorf("%d of 1 calls were made", done)

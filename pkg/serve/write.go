@@ -83,3 +83,11 @@ func WriteTyped(w http.ResponseWriter, r *http.Request, code int, t wire.TypeMet
 	write(w, code, as.encoding.contentType(), body)
 	return nil
 }
+
+// write writes a response. It ignores errors of writing: they mean that the client is gone.
+func write(w http.ResponseWriter, code int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}

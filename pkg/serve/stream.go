@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -27,17 +28,40 @@ const BeatInterval = 30 * time.Second
 
 // Stream answers a WATCH from Steps. timeout is how long the stream lasts; 0 means as long as a watch does.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request, resource string, steps Steps, timeout time.Duration) {
-	end := &ending{}
-	defer end.unlessLater()
-	end.then(steps.Close)
+	cleanups := &cleanups{}
+	defer cleanups.runUnlessDetached()
+	cleanups.add(steps.Close)
 	w.Header().Set("Content-Type", contentTypeProtobufWatch)
 	markZipped(w)
-	ctx, writes := s.begin(w, r, resource, timeout, end)
-	end.after(ctx, func() {
+	ctx, writes := s.beginStream(w, r, resource, timeout, cleanups)
+	cleanups.runStream(ctx, func() {
 		if err := s.writeSteps(ctx, writes, resource, steps); !errors.Is(err, errTimeout) {
 			klog.FromContext(ctx).V(4).Info("Stream ended", "resource", resource, "reason", err)
 		}
 	})
+}
+
+// beginStream begins a stream, whose writes are guarded until it ends. It lasts until ctx is done: after the timeout,
+// or, if that is 0, after the time of a watch.
+func (s *Server) beginStream(
+	w http.ResponseWriter, r *http.Request, resource string, timeout time.Duration, cleanups *cleanups,
+) (ctx context.Context, writes *guardedWriter) {
+	if timeout == 0 {
+		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
+	}
+	if s.Observer != nil {
+		cleanups.add(s.Observer.WatchStarted(resource))
+	}
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	writes, release := s.stalls.guard(w, s.writeTimeout())
+	cleanups.add(release)
+	// A stream may have nothing to write for a while, and TLS connections cannot be written to after a deadline has
+	// passed, which may be that of an earlier response of the connection.
+	_ = writes.response.SetWriteDeadline(time.Time{})
+	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
+	cleanups.add(cancel)
+	return ctx, writes
 }
 
 // writeSteps writes a stream until ctx is done.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -107,14 +108,6 @@ func digestsOf(w *boundsWorld, st *stream) hubv1alpha1.Digests {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return *st.digests()
-}
-
-func liveHeap() int {
-	goruntime.GC()
-	goruntime.GC()
-	var stats goruntime.MemStats
-	goruntime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
 }
 
 // drain takes what a stream is to be sent.
@@ -255,10 +248,10 @@ func TestDaysOfReports(t *testing.T) {
 		}
 	}
 	day(1)
-	before := liveHeap()
+	before := liveheap.Size()
 	day(1 + beats/3)
 	day(1 + 2*beats/3)
-	grown := liveHeap() - before
+	grown := liveheap.Size() - before
 	t.Logf("two more days of %d nodes: %d bytes of heap", nodes, grown)
 	if grown > 1<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
@@ -296,14 +289,14 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		drain(t, st)
 		streams = append(streams, st)
 	}
-	before := liveHeap()
+	before := liveheap.Size()
 	w.services.Apply(wiretest.Service("theirs", `["kubernetes.io/hostname"]`))
 	w.slices.Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
 	sent := 0
 	for _, st := range streams {
 		sent = max(sent, drain(t, st))
 	}
-	grown := liveHeap() - before
+	grown := liveheap.Size() - before
 	stats := w.stats()
 	t.Logf("%d classes, %d bytes of heap, at most %d bytes to a node", stats.classes, grown, sent)
 	if grown > 1<<20 || sent > 4<<10 || stats.classes != nodes+nodes/perZone || stats.sets != 2 {

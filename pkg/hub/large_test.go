@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -59,7 +60,7 @@ func largeFleetSlice(i, endpoints int, node func() int) *discoveryv1.EndpointSli
 func BenchmarkLargeFleet(b *testing.B) {
 	const nodes, sites, services, endpoints = 10_000, 1_000, 20_000, 50
 	random := rand.New(rand.NewPCG(1, 2))
-	begin := liveHeap()
+	begin := liveheap.Size()
 	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % sites }), nil)
 	all := make([]*wire.Object, services)
 	for i := range all {
@@ -73,7 +74,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 	}
 	w.slices.Replace(all)
 	clear(all)
-	followed := liveHeap()
+	followed := liveheap.Size()
 	b.Logf("heap of what is followed: %d MB (with the load itself)", (followed-begin)>>20)
 	streams := make([]*stream, nodes)
 	started := time.Now()
@@ -87,7 +88,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 		sent(nil)
 	}
 	b.Logf("%d streams from nothing: %s, %d kB each; heap of the shares: %d MB", nodes, time.Since(started),
-		first/nodes/1000, (liveHeap()-followed)>>20)
+		first/nodes/1000, (liveheap.Size()-followed)>>20)
 	events, n := 0, 0
 	b.ResetTimer()
 	for b.Loop() {

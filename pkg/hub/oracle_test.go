@@ -193,7 +193,7 @@ type world struct {
 	log []string
 }
 
-func (w *world) note(format string, args ...any) {
+func (w *world) logStep(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.log = append(w.log, fmt.Sprintf(format, args...))
@@ -282,7 +282,7 @@ func (w *world) change() {
 			}
 		}
 		name := fmt.Sprint(service, "-", w.below(2))
-		w.note("slice %s on %v", name, nodes)
+		w.logStep("slice %s on %v", name, nodes)
 		w.putEndpoints(name, service, nodes...)
 	case n < 46:
 		name := w.pick(oracleNodes)
@@ -290,18 +290,18 @@ func (w *world) change() {
 		if w.below(2) == 0 {
 			labels["rack"] = w.pick([]string{"1", "2"})
 		}
-		w.note("node %s %v", name, labels)
+		w.logStep("node %s %v", name, labels)
 		w.putNode(name, labels)
 	case n < 49:
 		name := w.pick(oracleNodes)
-		w.note("node %s is deleted", name)
+		w.logStep("node %s is deleted", name)
 		w.putNode(name, nil)
 	default:
 		name, keys := w.pick(oracleServices), w.pick(oracleKeys)
 		if w.below(6) == 0 {
 			keys = ""
 		}
-		w.note("service %s %s", name, keys)
+		w.logStep("service %s %s", name, keys)
 		w.putService(name, keys)
 	}
 }
@@ -315,42 +315,42 @@ func (w *world) happen() {
 		w.change()
 	case n < 64:
 		silent := w.below(2) == 0
-		w.note("replica %d cut, silent %t", replica, silent)
+		w.logStep("replica %d cut, silent %t", replica, silent)
 		w.replicas[replica].link.set(true, silent)
 	case n < 72:
-		w.note("replica %d mended", replica)
+		w.logStep("replica %d mended", replica)
 		w.replicas[replica].link.set(false, false)
 		w.replicas[replica].link.delay(0)
 	case n < 75:
-		w.note("replica %d slow", replica)
+		w.logStep("replica %d slow", replica)
 		w.replicas[replica].link.delay(time.Duration(w.below(8000)) * time.Millisecond)
 	case n < 79:
-		w.note("replica %d restarts", replica)
+		w.logStep("replica %d restarts", replica)
 		w.stopReplica(replica)
 		time.Sleep(time.Duration(w.below(5)) * time.Second)
 		w.startReplica(replica)
 	case n < 86:
-		w.note("%s goes to replica %d", wrapper.name, replica)
+		w.logStep("%s goes to replica %d", wrapper.name, replica)
 		w.smallFleet.pick(wrapper, replica)
 		wrapper.link.set(true, false)
 		wrapper.link.set(false, false)
 	case n < 89:
-		w.note("%s cut", wrapper.name)
+		w.logStep("%s cut", wrapper.name)
 		wrapper.link.set(true, w.below(2) == 0)
 	case n < 93:
-		w.note("%s mended", wrapper.name)
+		w.logStep("%s mended", wrapper.name)
 		wrapper.link.set(false, false)
 		wrapper.link.delay(time.Duration(w.below(2)*w.below(3000)) * time.Millisecond)
 	case n < 95:
-		w.note("history expires")
+		w.logStep("history expires")
 		w.cluster.Forget()
 	case n < 97:
-		w.note("all replicas are cut")
+		w.logStep("all replicas are cut")
 		for _, r := range w.replicas {
 			r.link.set(true, false)
 		}
 	case n < 98:
-		w.note("all streams of replica %d end", replica)
+		w.logStep("all streams of replica %d end", replica)
 		if r := w.replicas[replica]; r.Server != nil {
 			r.shares.endStreams(errBehind)
 		}
@@ -358,15 +358,15 @@ func (w *world) happen() {
 		w.otherServer(replica)
 	case n < 104:
 		resource := w.pick(oracleResources)
-		w.note("the cache of the other API server stops at these %s", resource)
+		w.logStep("the cache of the other API server stops at these %s", resource)
 		w.cluster.Lag(resource)
 	case n < 106:
-		w.note("the cache of the other API server catches up")
+		w.logStep("the cache of the other API server catches up")
 		w.cluster.CatchUp()
 	case n < 109:
 		w.hubAway()
 	case w.backup == nil:
-		w.note("a backup is taken")
+		w.logStep("a backup is taken")
 		w.backup, w.saved = w.cluster.Backup(), w.truth.newest()
 	default:
 		w.restore()
@@ -377,13 +377,13 @@ func (w *world) happen() {
 // that may lag.
 func (w *world) otherServer(replica int) {
 	servers, which := []http.Handler{w.cluster, w.cluster.Lagging()}, w.below(2)
-	w.note("replica %d comes to the API server %d", replica, which)
+	w.logStep("replica %d comes to the API server %d", replica, which)
 	w.replicas[replica].link.lead(servers[which])
 }
 
 // hubAway lets the hub be away, and come back. The replicas come back slow.
 func (w *world) hubAway() {
-	w.note("the hub is away")
+	w.logStep("the hub is away")
 	for _, r := range w.replicas {
 		r.link.set(true, false)
 	}
@@ -391,7 +391,7 @@ func (w *world) hubAway() {
 		w.change()
 		time.Sleep(time.Duration(w.below(30)) * time.Second)
 	}
-	w.note("the hub is back, and slow")
+	w.logStep("the hub is back, and slow")
 	w.cluster.CatchUp()
 	for _, r := range w.replicas {
 		r.link.set(false, false)
@@ -406,7 +406,7 @@ func (w *world) restore() {
 	for _, r := range w.replicas {
 		r.link.set(w.below(3) == 0, w.below(2) == 0)
 	}
-	w.note("the API server is restored from the backup")
+	w.logStep("the API server is restored from the backup")
 	w.setAside(true)
 	w.truth.mu.Lock()
 	w.truth.nodes = append(w.truth.nodes, w.truth.nodes[w.saved[0]])
@@ -515,11 +515,11 @@ func playOracle(f *smallFleet, seed uint64) {
 		w.happen()
 		time.Sleep(time.Duration(w.below(4)*w.below(20_000)) * time.Millisecond)
 		if w.below(25) == 0 {
-			w.note("calm")
+			w.logStep("calm")
 			w.calm("")
 		}
 	}
-	w.note("calm at the end")
+	w.logStep("calm at the end")
 	w.calm("")
 	shown := 0
 	for _, j := range w.judges {

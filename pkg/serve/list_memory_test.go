@@ -6,10 +6,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"sync"
 	"testing"
 
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -63,7 +63,7 @@ func TestListsAreBounded(t *testing.T) {
 	})
 	c.sync(many(500)...)
 	size := len(c.get(slicesPath, "Accept", asProtobuf).body)
-	before := heap()
+	before := liveheap.Size()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
@@ -93,7 +93,7 @@ func TestListsAreBounded(t *testing.T) {
 		codes[http.StatusTooManyRequests] != cap(answered)-codes[http.StatusOK] {
 		t.Errorf("of %d lists of %d bytes: %v; want at most %d, and 429 for the rest", cap(answered), size, codes, most)
 	}
-	if taken := int(heap()) - int(before); taken > limit {
+	if taken := liveheap.Size() - before; taken > limit {
 		t.Errorf("the lists under way take %d bytes of the heap, more than %d", taken, limit)
 	}
 	for _, caller := range []string{"kube-proxy", "coredns"} {
@@ -117,14 +117,6 @@ func TestListsAreBounded(t *testing.T) {
 	if r := c.get(slicesPath, "Accept", asProtobuf, "Caller", "neighbour"); r.code != http.StatusOK {
 		t.Errorf("the neighbour, afterwards: %d", r.code)
 	}
-}
-
-// heap is what is in use after a collection.
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 // stuckWriter is a client that reads nothing of a list until its end is near.

@@ -115,7 +115,7 @@ func (o *observer) drain(w watch.Interface, resource schema.GroupVersionResource
 		}
 		object := event.Object.(*unstructured.Unstructured)
 		version = object.GetResourceVersion()
-		o.note(event.Type, resource, object)
+		o.noteEvent(event.Type, resource, object)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -123,7 +123,9 @@ func (o *observer) drain(w watch.Interface, resource schema.GroupVersionResource
 	return version, nil
 }
 
-func (o *observer) note(kind watch.EventType, resource schema.GroupVersionResource, object *unstructured.Unstructured) {
+func (o *observer) noteEvent(
+	kind watch.EventType, resource schema.GroupVersionResource, object *unstructured.Unstructured,
+) {
 	key := object.GetNamespace() + "/" + object.GetName()
 	after := content(object)
 	o.mu.Lock()

@@ -6,7 +6,6 @@ package view_test
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,15 +44,6 @@ func syncedStore(tb testing.TB, options storagetest.Options) *storagetest.Node {
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
 	return s
-}
-
-// heap is how many bytes of the heap are in use.
-func heap() int {
-	runtime.GC()
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
 }
 
 func statsOf(t *testing.T, s *storagetest.Node, r *served.Resource) history.Stats {

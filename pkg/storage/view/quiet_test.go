@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -91,7 +92,7 @@ func TestMemoryOfChanges(t *testing.T) {
 				v := version(2+i, "svc", test.endpoints, test.changing, nodes...)
 				messages = append(messages, wire.AppendObject(nil, v.Meta, v.Body, 0))
 			}
-			before := heap()
+			before := liveheap.Size()
 			for i := range test.changes {
 				o, err := wire.ParseObject(messages[i%len(messages)])
 				if err != nil {
@@ -99,7 +100,7 @@ func TestMemoryOfChanges(t *testing.T) {
 				}
 				n.EndpointSlices().Apply(o)
 			}
-			if grown := heap() - before; grown > test.most {
+			if grown := liveheap.Size() - before; grown > test.most {
 				t.Errorf("%d changes have grown the heap by %d bytes, more than %d", test.changes, grown, test.most)
 			}
 			runtime.KeepAlive(n)
@@ -120,7 +121,7 @@ func TestMemoryOfJSONLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, total := heap(), 0
+	before, total := liveheap.Size(), 0
 	for _, o := range objects {
 		encoded, err := o.JSON()
 		if err != nil {
@@ -128,7 +129,7 @@ func TestMemoryOfJSONLists(t *testing.T) {
 		}
 		total += len(encoded)
 	}
-	if grown := heap() - before; grown > history.DefaultJSONBytes+1<<20 || total < 2*history.DefaultJSONBytes {
+	if grown := liveheap.Size() - before; grown > history.DefaultJSONBytes+1<<20 || total < 2*history.DefaultJSONBytes {
 		t.Errorf("encoding %d bytes of JSON has grown the heap by %d", total, grown)
 	}
 	runtime.KeepAlive(n)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -156,11 +157,11 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 	const most = 100 << 10
 	s := syncedStore(t, storagetest.Options{LogBytes: most})
 	s.Services().Apply(paddedService(-1))
-	before := heap()
+	before := liveheap.Size()
 	for i := range 500 {
 		s.Services().Apply(paddedService(i))
 	}
-	held := heap() - before
+	held := liveheap.Size() - before
 	stats := statsOf(t, s, served.Services)
 	if held > most+20000 {
 		t.Errorf("the log holds on to %d bytes of the heap, its bound is %d", held, most)
@@ -182,7 +183,7 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 func TestTheMemoryOfAService(t *testing.T) {
 	const services, most = 5000, 1250
 	s := syncedStore(t, storagetest.Options{})
-	before := heap()
+	before := liveheap.Size()
 	for i := range services {
 		service := wiretest.Object(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
@@ -203,7 +204,7 @@ func TestTheMemoryOfAService(t *testing.T) {
 		}
 		s.Services().Apply(parsed)
 	}
-	held := (heap() - before) / services
+	held := (liveheap.Size() - before) / services
 	t.Logf("%d bytes of the heap a Service", held)
 	if held > most {
 		t.Errorf("a Service takes %d bytes of the heap, want %d at most", held, most)

@@ -235,7 +235,7 @@ type arrivals struct {
 	sequence []time.Time
 }
 
-func (a *arrivals) note(key string, now time.Time) {
+func (a *arrivals) noteArrival(key string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if key != "" {
@@ -287,7 +287,7 @@ func watch(ctx context.Context, body io.ReadCloser, key func(line []byte) string
 			}
 			return errors.Join(fmt.Errorf("a watch ended: %w", err), body.Close())
 		}
-		a.note(key(line), time.Now())
+		a.noteArrival(key(line), time.Now())
 	}
 }
 

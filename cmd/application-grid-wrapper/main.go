@@ -18,7 +18,7 @@ func main() {
 // program is the command line, and what it starts.
 func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Short: short, Introduction: introduction, Without: o.without,
+		Flags: o.flags, Short: short, Introduction: introduction, Without: o.withoutEffect,
 		Commands:  []*cobra.Command{newExplainCommand(), newProbeCommand()},
 		GCPercent: proxy.GCPercent,
 		Run:       flags.Serve(o.config, proxy.New),

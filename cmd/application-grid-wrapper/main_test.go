@@ -182,7 +182,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("--%s: got %q, want %q", name, f.Value, want)
 		}
 	}
-	if notices := append(o.flags.Ignored(), o.without()...); len(notices) > 0 {
+	if notices := append(o.flags.Ignored(), o.withoutEffect()...); len(notices) > 0 {
 		t.Errorf("defaults are nothing to speak of: %q", notices)
 	}
 }
@@ -206,7 +206,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		if err := o.program().Command().ParseFlags(strings.Fields(line)); err != nil {
 			t.Fatal(err)
 		}
-		notices := append(o.flags.Ignored(), o.without()...)
+		notices := append(o.flags.Ignored(), o.withoutEffect()...)
 		if len(notices) != len(want) {
 			t.Errorf("%s: got %q", line, notices)
 			continue

@@ -180,8 +180,8 @@ func (o *options) servingFlags() {
 	f.BoolVar(&o.proxy.Debug, "debug", false, "Serve /debug/pprof.")
 }
 
-// without says which flags were given that have no effect without another one.
-func (o *options) without() []string {
+// withoutEffect says which flags were given that have no effect without another one.
+func (o *options) withoutEffect() []string {
 	var notices []string
 	without := func(missing bool, why string, names ...string) {
 		for _, name := range names {

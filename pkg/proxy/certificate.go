@@ -197,11 +197,11 @@ func (c *servingCertificate) write(name string, mode fs.FileMode, content []byte
 	return atomicfile.Write(filepath.Join(c.dir, name), mode, content)
 }
 
-// try takes the next step towards a certificate of the cluster.
-func (c *servingCertificate) try(ctx context.Context) {
+// advance takes the next step towards a certificate of the cluster.
+func (c *servingCertificate) advance(ctx context.Context) {
 	err := c.ensure()
 	if err == nil {
-		err = c.step(ctx)
+		err = c.requestOrCollect(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
 		return
@@ -214,11 +214,11 @@ func (c *servingCertificate) try(ctx context.Context) {
 	c.refused = err.Error()
 }
 
-// step makes a request, if one is due, or collects its certificate. The error is why it has no certificate.
-func (c *servingCertificate) step(ctx context.Context) error {
+// requestOrCollect makes a request, if one is due, or collects its certificate. The error is why it has no certificate.
+func (c *servingCertificate) requestOrCollect(ctx context.Context) error {
 	switch {
 	case c.request != "":
-		return c.collect(ctx)
+		return c.collectIssued(ctx)
 	case c.node == "" || time.Now().Before(c.notBefore) || !c.isDue(c.leaf()):
 		return nil
 	}
@@ -243,7 +243,7 @@ func (c *servingCertificate) step(ctx context.Context) error {
 		},
 	}).Do(ctx).Into(made)
 	if err != nil {
-		return answered(ctx, fmt.Errorf("requesting a certificate: %w", err))
+		return refusalOf(ctx, fmt.Errorf("requesting a certificate: %w", err))
 	}
 	c.request = made.Name
 	klog.FromContext(ctx).Info("Requested a serving certificate; approve it with kubectl certificate approve NAME",
@@ -251,8 +251,8 @@ func (c *servingCertificate) step(ctx context.Context) error {
 	return nil
 }
 
-// collect takes the requested certificate, once it was issued.
-func (c *servingCertificate) collect(ctx context.Context) error {
+// collectIssued takes the requested certificate, once it was issued.
+func (c *servingCertificate) collectIssued(ctx context.Context) error {
 	made := &certificatesv1.CertificateSigningRequest{}
 	err := c.client.Get().Resource(requests).Name(c.request).Do(ctx).Into(made)
 	switch {
@@ -260,7 +260,7 @@ func (c *servingCertificate) collect(ctx context.Context) error {
 		c.request = ""
 		return nil
 	case err != nil:
-		return answered(ctx, fmt.Errorf("asking for the certificate: %w", err))
+		return refusalOf(ctx, fmt.Errorf("asking for the certificate: %w", err))
 	case len(made.Status.Certificate) > 0:
 		if _, err := tls.X509KeyPair(made.Status.Certificate, c.key); err != nil {
 			return fmt.Errorf("the certificate of request %s: %w", c.request, err)
@@ -279,9 +279,9 @@ func (c *servingCertificate) collect(ctx context.Context) error {
 
 const requests = "certificatesigningrequests"
 
-// answered returns an error if it is the API server's refusal. After other errors, such as those of a cut link, the
+// refusalOf returns an error if it is the API server's refusal. After other errors, such as those of a cut link, the
 // next attempt follows soon.
-func answered(ctx context.Context, err error) error {
+func refusalOf(ctx context.Context, err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsNotFound(err) {
 		return err

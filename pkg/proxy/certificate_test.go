@@ -187,7 +187,7 @@ func TestCertificateIsTheClustersOnceItIsApproved(t *testing.T) {
 		t.Errorf("before a request: %v", err)
 	}
 	for range 3 {
-		if err := c.step(t.Context()); err != nil {
+		if err := c.requestOrCollect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,7 +196,7 @@ func TestCertificateIsTheClustersOnceItIsApproved(t *testing.T) {
 	}
 	s.decide(s.sign)
 	for range 3 {
-		if err := c.step(t.Context()); err != nil {
+		if err := c.requestOrCollect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -230,13 +230,13 @@ func TestCertificateOfItsOwnStaysWhereRequestsAreRefused(t *testing.T) {
 		c := s.newCertificate(t.TempDir())
 		before := c.leaf()
 		for range 4 {
-			c.try(t.Context())
+			c.advance(t.Context())
 		}
 		if after := c.leaf(); s.asked() != 1 || !after.Equal(before) {
 			t.Errorf("%s: %d requests, or another certificate", name, s.asked())
 		}
 		c.notBefore = time.Now()
-		c.try(t.Context())
+		c.advance(t.Context())
 		if s.asked() != 2 {
 			t.Errorf("%s: %d requests after the pause", name, s.asked())
 		}

@@ -253,10 +253,10 @@ func (p *Proxy) serverConnections() []*apiclient.Connection {
 
 // makeTargets makes the targets to which requests are passed on.
 func (p *Proxy) makeTargets(klog.Logger) (err error) {
-	if p.asWrapper, err = p.target(rest.CopyConfig); err != nil {
+	if p.asWrapper, err = p.makeTarget(rest.CopyConfig); err != nil {
 		return err
 	}
-	p.asCaller, err = p.target(rest.AnonymousClientConfig)
+	p.asCaller, err = p.makeTarget(rest.AnonymousClientConfig)
 	return err
 }
 
@@ -288,9 +288,9 @@ func (p *Proxy) makeSite(klog.Logger) error {
 	return nil
 }
 
-// target makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its requests
-// use.
-func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
+// makeTarget makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its
+// requests use.
+func (p *Proxy) makeTarget(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
 	ordinary, upgrade, err := p.config.Connection.Transports(variant)
 	return filters.Target{
 		URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
@@ -327,9 +327,9 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 	}, memoryInterval)
 }
 
-// alive fails if the facts are deadlocked, or if the listener does not answer. The listener is not tried if it requires
-// client certificates, because the wrapper has none.
-func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
+// checkAlive fails if the facts are deadlocked, or if the listener does not answer. The listener is not tried if it
+// requires client certificates, because the wrapper has none.
+func (p *Proxy) checkAlive(ctx context.Context, address net.Addr) error {
 	p.facts.NodeExists(p.config.NodeName)
 	if p.config.TLS != nil && p.config.TLS.ClientCA != "" {
 		return nil
@@ -370,7 +370,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	for _, run := range p.runners(listener.Addr()) {
 		wg.Go(func() { run(background) })
 	}
-	server := p.server(klog.NewContext(context.WithoutCancel(ctx), logger))
+	server := p.makeServer(klog.NewContext(context.WithoutCancel(ctx), logger))
 	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName,
 		"upstream", p.asWrapper.URL.Redacted())
 	bounded := &quota.Listener{Listener: listener, Quota: p.connections, Logger: logger}
@@ -429,12 +429,12 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	}
 	if p.certificate != nil {
 		runners = append(runners, func(ctx context.Context) {
-			wait.NonSlidingUntilWithContext(ctx, p.certificate.try, certificateInterval)
+			wait.NonSlidingUntilWithContext(ctx, p.certificate.advance, certificateInterval)
 		})
 	}
 	return append(runners, func(ctx context.Context) {
 		systemd.Notify(ctx, systemd.Program{
-			Alive: func(ctx context.Context) error { return p.alive(ctx, address) },
+			Alive: func(ctx context.Context) error { return p.checkAlive(ctx, address) },
 			Status: func() string {
 				report := p.report()
 				return report.Summary()
@@ -443,8 +443,8 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	})
 }
 
-// server serves requests, whose contexts come from base.
-func (p *Proxy) server(base context.Context) *http.Server {
+// makeServer makes the server of requests, whose contexts come from base.
+func (p *Proxy) makeServer(base context.Context) *http.Server {
 	server := &http.Server{
 		Handler: p.chain(),
 		// OPTIONS * passes the filters like all other requests.

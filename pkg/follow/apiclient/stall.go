@@ -74,7 +74,7 @@ func (g StallGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := g.Next.RoundTrip(r.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
-		err = stalled(ctx, err)
+		err = stallErrorOf(ctx, err)
 		cancel(nil)
 		return nil, err
 	}
@@ -88,8 +88,8 @@ func (g StallGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
 func (g StallGuard) WrappedRoundTripper() http.RoundTripper { return g.Next }
 
-// stalled returns ErrStalled if the guard ended the request, else err.
-func stalled(ctx context.Context, err error) error {
+// stallErrorOf returns ErrStalled if the guard ended the request, else err.
+func stallErrorOf(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), ErrStalled) {
 		return ErrStalled
 	}
@@ -113,7 +113,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 		b.timer.Reset(b.limit())
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = stalled(b.ctx, err)
+		err = stallErrorOf(b.ctx, err)
 	}
 	return n, err
 }

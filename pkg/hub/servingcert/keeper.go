@@ -109,7 +109,7 @@ func (k *Keeper) AddListener(listener dynamiccertificates.Listener) {
 // ctx.
 func (k *Keeper) RunOnce(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, retryInterval, true, func(ctx context.Context) (bool, error) {
-		err := k.look(ctx)
+		err := k.advance(ctx)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot get a serving certificate yet")
 		}
@@ -132,7 +132,7 @@ func (k *Keeper) Run(ctx context.Context, _ int) {
 		case <-changed:
 		case <-timer.C:
 		}
-		if err := k.look(ctx); err != nil {
+		if err := k.advance(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate")
 		}
 		timer.Reset(interval)
@@ -159,8 +159,8 @@ func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
 	}, retryInterval)
 }
 
-// look advances the Secret and the APIService to the next state, and serves the Secret's certificate.
-func (k *Keeper) look(ctx context.Context) error {
+// advance advances the Secret and the APIService to the next state, and serves the Secret's certificate.
+func (k *Keeper) advance(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	secrets := k.client.CoreV1().Secrets(k.options.Secret.Namespace)
@@ -174,7 +174,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the Secret %s: %w", k.options.Secret, err)
 	}
-	bundle, err := k.bundle(ctx)
+	bundle, err := k.readBundle(ctx)
 	if err != nil {
 		return err
 	}
@@ -187,19 +187,19 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.update(ctx, secret, next); err != nil {
+	if err := k.writeSecret(ctx, secret, next); err != nil {
 		return err
 	}
 	// A certificate that is not trusted is not served; only the first one needs no waiting time.
-	if err := k.trust(ctx, bundle, next.bundle); err != nil {
+	if err := k.writeBundle(ctx, bundle, next.bundle); err != nil {
 		return err
 	}
-	k.serve(next.current)
+	k.use(next.current)
 	return nil
 }
 
-// update writes the Secret. If several replicas write at the same time, one succeeds, and the others check again.
-func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) error {
+// writeSecret writes the Secret. If several replicas write at the same time, one succeeds, and the others check again.
+func (k *Keeper) writeSecret(ctx context.Context, secret *corev1.Secret, next state) error {
 	data := next.data()
 	if maps.EqualFunc(secret.Data, data, bytes.Equal) {
 		return nil
@@ -213,7 +213,8 @@ func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) 
 	return nil
 }
 
-func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
+// readBundle reads the caBundle of the APIService.
+func (k *Keeper) readBundle(ctx context.Context) ([]byte, error) {
 	o, err := k.dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the APIService %s: %w", k.options.APIService, err)
@@ -225,7 +226,8 @@ func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(encoded)
 }
 
-func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
+// writeBundle writes the caBundle of the APIService, if it differs.
+func (k *Keeper) writeBundle(ctx context.Context, before, after []byte) error {
 	if bytes.Equal(before, after) {
 		return nil
 	}
@@ -241,7 +243,8 @@ func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
 	return nil
 }
 
-func (k *Keeper) serve(p *pair) {
+// use starts to serve a certificate.
+func (k *Keeper) use(p *pair) {
 	k.mu.Lock()
 	changed := k.current == nil || !bytes.Equal(k.current.certificate, p.certificate)
 	k.current = p

@@ -59,14 +59,14 @@ func (w *world) keeperAt(now func() time.Time) *Keeper {
 
 func (w *world) look(k *Keeper) {
 	w.t.Helper()
-	if err := k.look(w.t.Context()); err != nil {
+	if err := k.advance(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 func (w *world) bundle() []byte {
 	w.t.Helper()
-	bundle, err := w.keeper().bundle(w.t.Context())
+	bundle, err := w.keeper().readBundle(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestNoSecretMayBeKept(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tls", nil)
 	})
 	k := w.keeper()
-	if err := k.look(t.Context()); !apierrors.IsForbidden(err) {
+	if err := k.advance(t.Context()); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}
 	if certificate, key := k.CurrentCertKeyContent(); certificate != nil || key != nil {

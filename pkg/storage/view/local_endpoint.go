@@ -48,7 +48,7 @@ func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 		return nil, nil //nolint:nilnil // no endpoint is not an error
 	}
 	if given := v.options.LocalEndpoint; given != nil {
-		if err := given.suits(o); err != nil {
+		if err := given.checkFamily(o); err != nil {
 			return nil, err
 		}
 		return given, nil
@@ -57,7 +57,7 @@ func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 	for _, annotations := range []map[string]string{o.Upstream.Annotations(), v.facts.KubernetesAnnotations()} {
 		local, err := annotatedLocalEndpoint(annotations)
 		if err == nil && local != nil {
-			err = local.suits(o)
+			err = local.checkFamily(o)
 		}
 		if err == nil && local != nil {
 			return local, nil
@@ -67,8 +67,8 @@ func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 	return nil, errors.Join(errs...)
 }
 
-// suits returns an error if the address is of another family than the endpoints of an object.
-func (local LocalEndpoint) suits(o *facts.Object) error {
+// checkFamily returns an error if the address is of another family than the endpoints of an object.
+func (local LocalEndpoint) checkFamily(o *facts.Object) error {
 	ipv6, known := isIPv6(o)
 	if !known || ipv6 == local.IP.Is6() {
 		return nil

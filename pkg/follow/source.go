@@ -482,10 +482,10 @@ func (s *Source) watch(ctx context.Context) error {
 		length = longWatch
 	}
 	seconds := int64((length + rand.N(length)).Seconds()) //nolint:gosec // spreads requests, and guards nothing
-	var kept disconnected
+	var fromCache disconnected
 	w, err := s.request(&metav1.ListOptions{
 		Watch: true, AllowWatchBookmarks: true, ResourceVersion: s.version, TimeoutSeconds: &seconds,
-	}).WarningHandler(&kept).Watch(ctx)
+	}).WarningHandler(&fromCache).Watch(ctx)
 	if err != nil {
 		return s.watchFailed(err)
 	}
@@ -494,7 +494,7 @@ func (s *Source) watch(ctx context.Context) error {
 		return err
 	}
 	s.watches++
-	if kept { // it is held until the API server is back
+	if fromCache { // it is held until the API server is back
 		s.noteCache()
 		s.noteFailure(ctx, ErrFromCache)
 	} else {
@@ -518,7 +518,7 @@ func (s *Source) watch(ctx context.Context) error {
 			return nil
 		case <-calm.C:
 			caughtUp = true
-			if !kept {
+			if !fromCache {
 				s.noteContact(opened)
 				s.group.outage.noteCaughtUp(s)
 			}

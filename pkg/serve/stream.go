@@ -10,7 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Steps is the source of a stream that is already encoded and compressed. Its methods are called by one goroutine.
+// Steps is the source of a stream that is already encoded and compressed: a node's share, in package hub. Its methods
+// are called by one goroutine.
 type Steps interface {
 	// Next returns the next data to write, or none. sent is called when they were written, with a function that takes
 	// the arrival time of each change in them. An error ends the stream.

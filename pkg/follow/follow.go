@@ -9,8 +9,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time. The Sinks of wrapper
-// and hub are the Inputs of package storage/facts.
+// Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time. The Sinks of the
+// wrapper and the hub are the Inputs of package storage/facts.
 //
 // A Sink may also be a Knower, a Forbidder, Versioned, or a Reducer.
 type Sink interface {

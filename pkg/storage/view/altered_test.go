@@ -31,6 +31,9 @@ func TestAlteredKubernetes(t *testing.T) {
 	}
 	s.NodeLabels().Replace(nil)
 	s.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: meta})})
+	if _, err := s.View.Altered(served.EndpointSlices, inNS("other")); !errors.Is(err, served.ErrNotReady) {
+		t.Errorf("of a slice before slices are known: got %v", err)
+	}
 	s.EndpointSlices().Replace([]*wire.Object{wiretest.Object(slice)})
 	annotate := func(annotations map[string]string) {
 		list := &corev1.Endpoints{ObjectMeta: meta}
@@ -46,6 +49,9 @@ func TestAlteredKubernetes(t *testing.T) {
 		return why
 	}
 	annotate(nil)
+	if why, err := s.View.Altered(served.EndpointSlices, inNS("other")); why != "" || err != nil {
+		t.Errorf("of a slice that does not exist: got %q, %v", why, err)
+	}
 	if got := altered(); got != "" {
 		t.Errorf("not rewritten: got %q", got)
 	}

@@ -43,22 +43,25 @@ func TestExplain(t *testing.T) {
 	tests := []struct {
 		service, asNode string
 		kept, hidden    int
-		// says are reasons, one after the other.
+		// says are the first reasons.
 		says []string
 	}{
-		{"free", "", 4, 0, []string{"no topologyKeys", "no topologyKeys"}},
+		{"free", "", 4, 0, []string{"the Service has no topologyKeys", "the Service has no topologyKeys"}},
 		{
 			"strict", "", 1, 3,
 			[]string{
-				"node node-a2 has zone=a too", "node node-b1 has zone=b, not a", "names no node",
+				"node node-a2 has zone=a too", "node node-b1 has zone=b, not a", "it names no node",
 				"node elsewhere is not known",
 			},
 		},
 		{"strict", "node-b2", 1, 3, []string{"node node-a2 has zone=a, not b", "node node-b1 has zone=b too"}},
-		{"ordered", "", 1, 0, []string{`"*"`}},
-		{"broken", "", 0, 4, []string{"does not parse: not a JSON array"}},
+		{"ordered", "", 1, 0, []string{`"*": no ready endpoint matches a key before it`}},
+		{"broken", "", 0, 4, []string{
+			"the annotation topologyKeys does not parse: not a JSON array of label keys, such as " +
+				`["kubernetes.io/hostname"]: invalid character 'z' looking for beginning of value`,
+		}},
 		{"lacking", "", 0, 4, []string{"node node-a1 has no label rack"}},
-		{"two", "", 1, 3, []string{"node node-a2 has zone=a too", "zone=b, not a"}},
+		{"two", "", 1, 3, []string{"node node-a2 has zone=a too", "node node-b1 has zone=b, not a"}},
 		{"two", "node-x", 0, 4, []string{"no ready endpoint shares a value of rack, zone with node node-x"}},
 		{"empty", "", 0, 0, nil},
 	}
@@ -68,7 +71,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s as %q: %d kept, %d hidden: %+v", test.service, test.asNode, e.Kept, e.Hidden, e)
 		}
 		for i, want := range test.says {
-			if i >= len(e.Endpoints) || !strings.Contains(e.Endpoints[i].Reason, want) {
+			if i >= len(e.Endpoints) || e.Endpoints[i].Reason != want {
 				t.Errorf("%s as %q: endpoint %d does not say %q: %+v", test.service, test.asNode, i, want, e.Endpoints)
 			}
 		}

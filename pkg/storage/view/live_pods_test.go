@@ -211,25 +211,34 @@ func TestExplainLivePods(t *testing.T) {
 	if e.Kept != 3 || e.Hidden != 1 || len(e.Endpoints) != 4 {
 		t.Fatalf("got %+v", e)
 	}
-	const asOf = "as of 2026-01-02T03:04:05Z"
+	const (
+		asOf     = "as of 2026-01-02T03:04:05Z, its container runtime says so"
+		replaced = "node node-a1 has zone=a too; its address and readiness are those with which "
+	)
 	for i, want := range []struct {
 		address     string
 		ready, kept bool
 		reason      string
 	}{
-		{"10.9.0.0", true, true, "node node-a1 runs its pod (" + asOf},
-		{"10.0.0.1", true, false, "node node-a1 does not run its pod (" + asOf},
-		{"10.9.0.2", false, true, "node node-a1 runs its pod (" + asOf},
+		{"10.9.0.0", true, true, replaced + "node node-a1 runs its pod (" + asOf + ")"},
+		{"10.0.0.1", true, false, "node node-a1 does not run its pod (" + asOf + ")"},
+		{"10.9.0.2", false, true, replaced + "node node-a1 runs its pod (" + asOf + ")"},
 		{"10.0.0.3", true, true, "node node-a2 has zone=a too"},
 	} {
 		got := e.Endpoints[i]
 		if got.Addresses[0] != want.address || got.Ready != want.ready || got.Kept != want.kept ||
-			!strings.Contains(got.Reason, want.reason) {
+			got.Reason != want.reason {
 			t.Errorf("endpoint %d is %+v, want %+v", i, got, want)
 		}
 	}
 	if why, err := s.View.Altered(served.EndpointSlices, inNS("svc-1")); err != nil || why == "" {
 		t.Errorf("altered: %q, %v", why, err)
+	}
+	s.SetLivePods("node-a2", runs("3=10.9.0.3"))
+	const other = "node node-a2 has zone=a too; its address and readiness are those with which node node-a2 runs its " +
+		"pod (as of 2026-01-02T03:04:05Z, that node itself says so)"
+	if got := explain(t, s, "svc", "").Endpoints[3].Reason; got != other {
+		t.Errorf("of another node's pod: %q, want %q", got, other)
 	}
 }
 

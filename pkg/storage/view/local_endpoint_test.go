@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 		flag            string
 		onSlice, onList string            // annotations
 		slices          map[string]string // by address type, the address that is shown
-		list            string
+		listed, list    string            // the address of Endpoints, 192.0.2.1 without one, and the one that is shown
 		problem         string
 	}{
 		{
@@ -33,7 +34,7 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 		},
 		{
 			name: "IPv4 for IPv6", flag: "169.254.20.11", slices: map[string]string{"IPv6": "2001:db8::1"},
-			problem: "is an IPv4 address",
+			listed: "2001:db8::1", list: "2001:db8::1", problem: "is an IPv4 address",
 		},
 		{
 			name: "of two families", flag: "fd00::20",
@@ -71,7 +72,9 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "default", Name: "kubernetes", Annotations: annotated(test.onList),
 				},
-				Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}},
+				Subsets: []corev1.EndpointSubset{{
+					Addresses: []corev1.EndpointAddress{{IP: cmp.Or(test.listed, "192.0.2.1")}},
+				}},
 			})
 			s.NodeLabels().Replace(nil)
 			s.KubernetesEndpoints().Apply(list)

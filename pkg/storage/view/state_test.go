@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -752,6 +754,75 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 		served.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// TestStateIsTheShare: a State has only endpoints that a key of their Service matches, and only nodes that these name,
+// or that are of the site.
+func TestStateIsTheShare(t *testing.T) {
+	s := newStore()
+	c := smallCloud()
+	c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node("node-a3", "a"), wiretest.Node("node-b3", "b"))
+	c.fill(s, inputsOf)
+	nodesOf := func(o *wire.Object) (nodes []string) {
+		slice := &discoveryv1.EndpointSlice{}
+		if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range slice.Endpoints {
+			nodes = append(nodes, *e.NodeName)
+		}
+		return nodes
+	}
+	got := map[string]string{}
+	for _, o := range sectionOf(stateOf(t, s), facts.InputEndpointSlices).Objects {
+		got[o.Name] = strings.Join(nodesOf(o), ",")
+	}
+	want := map[string]string{
+		"free-1": "node-a1,node-b1", "ordered-1": "node-a2,node-b1", "strict-1": "node-a1,node-a2", "strict-2": "",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("endpoints on %v, want %v", got, want)
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, o := range sectionOf(stateOf(t, s), facts.InputNodes).Objects {
+			got = append(got, o.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: nodes %q, want %q", what, got, want)
+		}
+	}
+	expect("without addresses of the site", "node-a1", "node-a2", "node-b1")
+	s.Note(func(n *facts.Notes) {
+		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.0.2.2")}}
+	})
+	expect("with addresses of the site", "node-a1", "node-a2", "node-a3", "node-b1")
+}
+
+// TestContent: only what is shown otherwise is worth a new State; a report of the own node's kubelet is not.
+func TestContent(t *testing.T) {
+	s := newStore()
+	smallCloud().fill(s, inputsOf)
+	node := wiretest.NodeOf("node-a1", "a")
+	changes := func(what string, want bool, change func()) {
+		t.Helper()
+		before := s.View.Content()
+		change()
+		if got := s.View.Content() != before; got != want {
+			t.Errorf("%s: a new State is due: %t, want %t", what, got, want)
+		}
+	}
+	report := func(version string) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Message: version}}
+		s.OwnNode().Apply(wiretest.Object(node))
+	}
+	report("first")
+	changes("a report of the kubelet", false, func() { report("second") })
+	changes("a label of the node", true, func() { node.Labels["rack"] = "1"; report("third") })
+	changes("another report", false, func() { report("fourth") })
+	changes("a Service", true, func() { s.Services().Apply(wiretest.Service("new", "")) })
+	changes("the node's end", true, func() { s.OwnNode().Remove("", "node-a1") })
 }
 
 // TestSitesOfASnapshot: it has none of other sites' endpoints, and to show none of them would be a lie.

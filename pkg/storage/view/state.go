@@ -116,11 +116,9 @@ func (v reading) sharedBody(o *facts.Object) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
-	body, err := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
+	// What cannot be read was reported when it was pruned for clients.
+	body, _ := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
 		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
 	})
-	if err != nil {
-		o.Unreadable(err)
-	}
 	return slices.Clip(body)
 }

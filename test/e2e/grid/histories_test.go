@@ -219,8 +219,8 @@ func TestNewGridThatRunsNowhere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.sites(2)
-	f.apply(strings.NewReplacer("ROLLOUT", canaryThenRest, "terminationGracePeriodSeconds",
-		"nodeSelector: {no: where}, terminationGracePeriodSeconds").Replace(waved))
+	f.apply(strings.NewReplacer("ROLLOUT", canaryThenRest, "progressDeadlineSeconds: 120", "progressDeadlineSeconds: 12",
+		"terminationGracePeriodSeconds", "nodeSelector: {no: where}, terminationGracePeriodSeconds").Replace(waved))
 	f.never("Complete", "it has failed", func() error {
 		if rollout := f.rolloutOf("demo"); rollout["phase"] != "Halted" {
 			return fmt.Errorf("%v", rollout)
@@ -228,7 +228,8 @@ func TestNewGridThatRunsNowhere(t *testing.T) {
 		return nil
 	})
 	f.expectSaid("grid rollout status dg/demo -n "+f.namespace, 4, "2 failed, 0 allowed: u0: ")
-	f.patch("DeploymentGrid", "demo", `spec: {template: {template: {spec: {nodeSelector: null}}}}`)
+	f.patch("DeploymentGrid", "demo",
+		`spec: {progressDeadlineSeconds: 120, template: {template: {spec: {nodeSelector: null}}}}`)
 	f.expectRollout("Complete", "")
 }
 

@@ -25,7 +25,7 @@ var (
 
 func TestMain(m *testing.M) {
 	suite.Suite{
-		Name: "e2e/grid", Parallel: 4, Options: cluster.Options{
+		Name: "e2e/grid", Parallel: 6, Options: cluster.Options{
 			APIViewOnly: true, AuditLog: true,
 			ControllerManagerArgs: cluster.PatientWithNodes, // the tests say themselves which nodes are lost
 		}, Cluster: &shared,

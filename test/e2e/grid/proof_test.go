@@ -258,6 +258,7 @@ func TestHistoryWithoutRollout(t *testing.T) {
 	f.patch("DeploymentGrid", "demo", `spec: {rollout: `+canaryThenRest+`}`)
 	f.expectRollout("Complete", "")
 	f.keepsPods("waves that are turned on change", pods, time.Second)
+	f.failsAfter(12)
 	f.setImage("broken", "{no: where}")
 	f.expectRollout("Halted", "canary")
 	f.staysAt("broken one one", time.Second)

@@ -289,8 +289,8 @@ test-takeover: needs-nodes build cluster $(BIN)/superedge ## Runs docs/migrate.m
 	$(ON_CLUSTER) ./takeover $(ARGS)
 
 # The packages that decide without asking anybody.
-PURE ?= pkg/topology pkg/storage/view pkg/storage/facts pkg/gridcontroller/rollout pkg/gridview pkg/autonomy/livepods pkg/hub \
-	pkg/program/store
+PURE ?= pkg/topology pkg/storage/view pkg/storage/facts:pkg/storage/view pkg/gridcontroller/rollout pkg/gridview \
+	pkg/autonomy/livepods pkg/hub pkg/program/store
 
 .PHONY: mutate
 mutate: ## Changes the code of the packages that decide, and fails if their tests overlook more than a tenth. PURE=pkg/topology for one of them. Hours.

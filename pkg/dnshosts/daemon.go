@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -49,8 +48,6 @@ const (
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// resumed is how long after the upstream is back the restored state of a wrapper is still treated as restored.
-	resumed = time.Second
 )
 
 // Daemon keeps the hosts file up to date with the cluster's state and this node's labels.
@@ -70,8 +67,6 @@ type Daemon struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// restored has the paths whose last answer was from a snapshot, or corrected.
-	restored map[string]struct{}
 	// woken is the time of the first change that is not in the file yet; zero if the file has all.
 	woken time.Time
 	// status is the result of the last sync.
@@ -108,13 +103,12 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		config:   config,
-		file:     &File{Path: config.Path},
-		logger:   logger,
-		wake:     make(chan struct{}, 1),
-		restored: make(map[string]struct{}),
+		config: config,
+		file:   &File{Path: config.Path},
+		logger: logger,
+		wake:   make(chan struct{}, 1),
 	}
-	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return noteRestored{next, d} })
+	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return asksForMarks{next} })
 	if d.group, err = follow.NewGroup(upstream, nil); err != nil {
 		return nil, err
 	}
@@ -136,48 +130,21 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	return d, nil
 }
 
-// noteRestored asks a wrapper to mark answers from its snapshot, and notes which answers are marked. Answers from the
-// snapshot of a wrapper that cannot mark them are not accepted: the file may be newer, because a wrapper writes its
-// snapshot seconds or minutes after a change.
-type noteRestored struct {
-	next http.RoundTripper
-	d    *Daemon
-}
-
-// collections are the last parts of the paths of the lists and watches.
-var collections = map[string]bool{"nodes": true, "services": true, "endpointslices": true}
+// asksForMarks asks a wrapper to mark what it has restored, and gives such an answer the warning of a cache whose API
+// server is away. Answers from the snapshot of a wrapper that cannot mark them are not accepted: the file may be newer,
+// because a wrapper writes its snapshot seconds or minutes after a change.
+type asksForMarks struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (t noteRestored) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t asksForMarks) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Cache-Control", "no-cache")
 	r.Header.Set(serve.RestoredHeader, serve.RestoredMarked)
-	response, err := t.next.RoundTrip(r)
-	if collections[path.Base(r.URL.Path)] && err == nil && response.StatusCode == http.StatusOK {
-		t.d.noteRestored(r.URL.Path, response.Header.Get(serve.RestoredHeader) != "")
+	response, err := t.RoundTripper.RoundTrip(r)
+	if err == nil && response.Header.Get(serve.RestoredHeader) != "" {
+		response.Header.Add("Warning", fmt.Sprintf(`%d - "restored"`, apiclient.Disconnected))
 	}
 	return response, err
-}
-
-// noteRestored notes whether the last answer for a path is from a snapshot.
-func (d *Daemon) noteRestored(of string, restored bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, before := d.restored[of]
-	switch {
-	case restored:
-		d.restored[of] = struct{}{}
-	case before:
-		delete(d.restored, of)
-		time.AfterFunc(resumed, d.changed) // a resumed watch must first send its changes
-	}
-}
-
-// isRestored reports whether any of the known state is from a snapshot.
-func (d *Daemon) isRestored() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.restored) > 0
 }
 
 // changed makes the loop sync. It may be called from any goroutine.
@@ -295,7 +262,8 @@ func (d *Daemon) sync() time.Duration {
 	if wait := time.Until(d.status.retryAt); wait > 0 { // nothing else changes the status
 		return wait
 	}
-	blocked := d.blocked()
+	nodes, nodeRestored := d.node.read()
+	blocked := d.blocked(nodes)
 	d.update(func(s *status) { s.blocked = blocked })
 	if blocked != "" {
 		if d.status.err != nil {
@@ -309,9 +277,11 @@ func (d *Daemon) sync() time.Duration {
 	var woken time.Time
 	d.update(func(*status) { woken, d.woken = d.woken, time.Time{} })
 
-	view := View{NodeLabels: d.labels, Slices: d.slices.all(), Services: d.services.all()}
+	services, servicesRestored := d.services.read()
+	slices, slicesRestored := d.slices.read()
+	view := View{NodeLabels: d.labels, Slices: slices, Services: services}
 	lines, sets := view.Records(d.config.Domain)
-	restored := d.isRestored()
+	restored := nodeRestored || servicesRestored || slicesRestored
 	if restored {
 		block, err := d.file.Load()
 		if err != nil {
@@ -333,13 +303,13 @@ func (d *Daemon) sync() time.Duration {
 
 // blocked returns why the right content of the file is not known yet; "" if it is known. Until then the file of an
 // earlier process is kept, which is better than nothing.
-func (d *Daemon) blocked() string {
+func (d *Daemon) blocked(nodes map[key]map[string]string) string {
 	if !d.node.isListed() || !d.services.isListed() || !d.slices.isListed() {
 		if unlisted := d.unlisted(); unlisted != "" {
 			return unlisted
 		}
 	}
-	if labels, ok := d.node.get(key{name: d.config.NodeName}); ok {
+	if labels, ok := nodes[key{name: d.config.NodeName}]; ok {
 		d.labels = labels
 	}
 	// A deleted Node may be registered again. Until then its last labels are used.

@@ -36,8 +36,10 @@
 // then depends on the file, even after a reboot. So
 //
 //   - the file is not changed before the node, the Services and the EndpointSlices were listed completely;
-//   - a wrapper that has restarted while the cloud is away serves its snapshot, which may be older than the file: the
-//     daemon asks for no answer from it (Cache-Control: no-cache);
+//   - a wrapper that has restarted while the cloud is away serves its snapshot, which may be older than the file, and
+//     marks it: names that are in the file get new addresses, and none is added. Without marks the daemon asks for no
+//     such answer (Cache-Control: no-cache). When the marks end, each source lists, so that no name goes before all is
+//     known;
 //   - a list or watch that fails changes nothing: only a complete list replaces the known state, and /readyz reports
 //     how old that is;
 //   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows

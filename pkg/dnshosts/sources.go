@@ -42,14 +42,15 @@ type table[T any] struct {
 	changed func()
 	logger  klog.Logger
 
-	mu      sync.Mutex
-	objects map[key]T // guarded by mu
-	// listed is set after the first complete list. Guarded by mu.
-	listed bool
+	mu sync.Mutex
+	// objects are nil before the first complete list. Guarded by mu.
+	objects map[key]T
+	// restored is set while the objects are those of a wrapper's snapshot, or corrected. Guarded by mu.
+	restored bool
 }
 
 func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error)) *table[T] {
-	return &table[T]{keep: keep, changed: d.changed, logger: d.logger, objects: map[key]T{}}
+	return &table[T]{keep: keep, changed: d.changed, logger: d.logger}
 }
 
 // kept returns the value to store for an object. If the object cannot be read, it is the one that the table already
@@ -104,7 +105,7 @@ func (t *table[T]) Replace(listed []*wire.Object) {
 		}
 	}
 	t.mu.Lock()
-	t.objects, t.listed = objects, true
+	t.objects = objects
 	t.mu.Unlock()
 	t.changed()
 }
@@ -116,7 +117,15 @@ func (t *table[T]) SetAbsent() {}
 func (t *table[T]) isListed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.listed
+	return t.objects != nil
+}
+
+// SetRestored implements follow.Restorable.
+func (t *table[T]) SetRestored(restored bool) {
+	t.mu.Lock()
+	t.restored = restored
+	t.mu.Unlock()
+	t.changed()
 }
 
 func (t *table[T]) get(k key) (T, bool) {
@@ -126,8 +135,9 @@ func (t *table[T]) get(k key) (T, bool) {
 	return object, ok
 }
 
-func (t *table[T]) all() map[key]T {
+// read returns the objects, and whether they are restored.
+func (t *table[T]) read() (objects map[key]T, restored bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.objects)
+	return maps.Clone(t.objects), t.restored
 }

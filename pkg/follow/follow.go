@@ -12,7 +12,7 @@ import (
 // Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time. The Sinks of the
 // wrapper and the hub are the Inputs of package storage/facts.
 //
-// A Sink may also be a Knower, a Forbidder, Versioned, or a Reducer.
+// A Sink may also be a Knower, a Forbidder, Restorable, Versioned, or a Reducer.
 type Sink interface {
 	// Apply adds or replaces an object.
 	Apply(object *wire.Object)
@@ -36,6 +36,14 @@ type Forbidder interface {
 	// SetForbidden notes that the upstream has been refusing the source for a while. It is called for optional sources,
 	// once per lasting refusal.
 	SetForbidden()
+}
+
+// Restorable is a Sink that takes what a cache before the API server has restored, or corrects while the API server is
+// away: answers with the warning apiclient.Disconnected.
+type Restorable interface {
+	// SetRestored notes whether the objects are restored. It is called before the first change that is, and after a
+	// list that is not.
+	SetRestored(restored bool)
 }
 
 // Versioned is a Sink that also takes the resourceVersions of the upstream.

@@ -510,6 +510,58 @@ func TestACacheThatSaysSo(t *testing.T) {
 	})
 }
 
+// cautious is a sink that takes what a cache has restored.
+type cautious struct{ sink }
+
+func (s cautious) SetRestored(restored bool) {
+	s.w.say(fmt.Sprintf("%s restored=%v", s.name, restored))
+}
+
+// TestACacheThatRestores: a Sink that takes its changes knows which are restored, before the first and after the last.
+// That what it has is not restored any more only a list says.
+func TestACacheThatRestores(t *testing.T) {
+	inWorld(t, func(w *world) {
+		s := w.add("services", func(o *Options) { o.Sink = cautious{sink{w, "services"}} })
+		w.run()
+		w.sleep(10 * time.Second)
+		w.expect("services=1")
+		restores := func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
+			rw.Header().Set("Warning", `112 - "restored"`)
+			api.ServeHTTP(rw, r)
+		}
+		w.answer(restores, "services")
+		w.breakWatches()
+		w.sleep(time.Second)
+		w.api.Put(service("corrected"))
+		w.sleep(10 * time.Second)
+		w.expect("services restored=true, services+corrected")
+		if state := s.State(); state.FromCache || state.Err != nil {
+			t.Errorf("restored: %+v", state)
+		}
+		w.answer(nil, "services")
+		w.breakWatches()
+		w.sleep(10 * time.Second)
+		w.expect("services=2, services restored=false")
+
+		w.answer(restores, "services")
+		w.group.Relist()
+		w.sleep(10 * time.Second)
+		w.expect("services restored=true, services=2")
+		// Lists of a cache before watches of an API server are no reason to list all the time.
+		w.answer(lists(restores), "services")
+		w.breakWatches()
+		began := w.now()
+		w.sleep(time.Minute)
+		if asked := len(w.asked("services", began)); asked > 40 || !errors.Is(s.State().Err, ErrFromCache) {
+			t.Errorf("asked %d times: %+v", asked, s.State())
+		}
+		w.heard()
+		w.answer(nil, "services")
+		w.sleep(time.Minute)
+		w.expect("services=2, services restored=false")
+	})
+}
+
 // TestACacheAtTheStart: what only a cache ever said is no contact at all.
 func TestACacheAtTheStart(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -367,7 +367,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		list, err := witness.listPages(ctx, "0")
+		list, err := witness.listPages(ctx, "0", new(disconnected))
 		if err != nil {
 			return fmt.Errorf("getting node %s: %w", name, err)
 		}

@@ -130,6 +130,8 @@ type loop struct {
 	listTried, listDue time.Time
 	// empty counts the watches in a row that ended at once without an event.
 	empty int
+	// restored is what a Restorable Sink was told last.
+	restored bool
 	// sentObjects is set if the upstream has sent objects of the resource.
 	sentObjects bool
 	// refused counts the refusals in a row. refusedSince is the time of the first.
@@ -212,7 +214,9 @@ func (s *Source) relist(done chan error) {
 // run follows the source until ctx is done.
 func (s *Source) run(ctx context.Context) {
 	s.mu.Lock()
-	s.loop = loop{next: mustList, version: s.from, backoff: backoff{random: s.group.backoff.random}}
+	s.loop = loop{
+		next: mustList, version: s.from, restored: s.restored, backoff: backoff{random: s.group.backoff.random},
+	}
 	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
 	for ctx.Err() == nil {
@@ -352,13 +356,14 @@ func (s *Source) list(ctx context.Context) error {
 	if s.next == mustListNewest {
 		asked = ""
 	}
-	list, err := s.listPages(ctx, asked)
+	var away disconnected
+	list, err := s.listPages(ctx, asked, &away)
 	if asked != "" && isVersionRefused(err) {
 		// The upstream does not have a state as old, or as new, as requested.
 		if asked = ""; s.next == mustList {
 			s.next = mustListNewest
 		}
-		list, err = s.listPages(ctx, asked)
+		list, err = s.listPages(ctx, asked, &away)
 	}
 	// A 404 for a needed source that was listed before comes from a gateway that has lost its API server.
 	if apierrors.IsNotFound(err) && (s.options.Optional || !s.State().Synced) {
@@ -376,7 +381,13 @@ func (s *Source) list(ctx context.Context) error {
 		version = list.largestVersion()
 	}
 	s.group.noteAnswer(s)
+	if away {
+		s.setRestored(true)
+	}
 	s.deliver(version, func() { s.options.Sink.Replace(list.Items) })
+	if !away {
+		s.setRestored(false)
+	}
 	s.sentObjects = len(list.Items) > 0
 	newer := isOlder(s.version, version)
 	now := time.Now()
@@ -397,16 +408,24 @@ func (s *Source) list(ctx context.Context) error {
 	return nil
 }
 
-// listPages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would
-// keep the last page as the whole list. An upstream may send pages nevertheless.
-func (s *Source) listPages(ctx context.Context, version string) (*List, error) {
+// setRestored tells a Restorable Sink whether its objects are restored.
+func (s *Source) setRestored(restored bool) {
+	if sink, ok := s.options.Sink.(Restorable); ok && restored != s.restored {
+		s.restored = restored
+		sink.SetRestored(restored)
+	}
+}
+
+// listPages requests a list and reads all its pages. away is set if a cache without its API server has answered. It does not ask for pages (limit), because a caching proxy would keep
+// the last page as the whole list. An upstream may send pages nevertheless.
+func (s *Source) listPages(ctx context.Context, version string, away *disconnected) (*List, error) {
 	all := &List{}
 	var reduce func(*wire.Object) *wire.Object
 	if reducer, ok := s.options.Sink.(Reducer); ok {
 		reduce = reducer.Reduce
 	}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
-		page, err := GetList(ctx, s.request(&options), reduce)
+		page, err := GetList(ctx, s.request(&options).WarningHandler(away), reduce)
 		if err != nil {
 			return nil, err
 		}
@@ -482,10 +501,10 @@ func (s *Source) watch(ctx context.Context) error {
 		length = longWatch
 	}
 	seconds := int64((length + rand.N(length)).Seconds()) //nolint:gosec // spreads requests, and guards nothing
-	var fromCache disconnected
+	var away disconnected
 	w, err := s.request(&metav1.ListOptions{
 		Watch: true, AllowWatchBookmarks: true, ResourceVersion: s.version, TimeoutSeconds: &seconds,
-	}).WarningHandler(&fromCache).Watch(ctx)
+	}).WarningHandler(&away).Watch(ctx)
 	if err != nil {
 		return s.watchFailed(err)
 	}
@@ -494,14 +513,10 @@ func (s *Source) watch(ctx context.Context) error {
 		return err
 	}
 	s.watches++
-	if fromCache { // it is held until the API server is back
-		s.noteCache()
-		s.noteFailure(ctx, ErrFromCache)
-	} else {
-		s.group.noteAnswer(s)
-		s.noteSuccess()
+	held, err := s.noteOpened(ctx, bool(away))
+	if err != nil || s.next >= mustList {
+		return err
 	}
-
 	opened := time.Now()
 	progress, caughtUp := false, false
 	calm := time.NewTimer(quiet)
@@ -518,7 +533,7 @@ func (s *Source) watch(ctx context.Context) error {
 			return nil
 		case <-calm.C:
 			caughtUp = true
-			if !fromCache {
+			if !held {
 				s.noteContact(opened)
 				s.group.outage.noteCaughtUp(s)
 			}
@@ -543,6 +558,29 @@ func (s *Source) watch(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// noteOpened notes that a watch is open, of a cache if the API server behind the upstream is away. held is set if the
+// watch only waits for the API server.
+func (s *Source) noteOpened(ctx context.Context, away bool) (held bool, err error) {
+	_, restorable := s.options.Sink.(Restorable)
+	switch {
+	case restorable && !away && s.restored:
+		s.next = mustList // for what the cache did not have
+		if s.watches == 1 {
+			return false, ErrFromCache // the list was its, a moment ago
+		}
+		return false, nil
+	case restorable:
+		s.setRestored(away)
+	case away:
+		s.noteCache()
+		s.noteFailure(ctx, ErrFromCache)
+		return true, nil
+	}
+	s.group.noteAnswer(s)
+	s.noteSuccess()
+	return false, nil
 }
 
 // disconnected is a rest.WarningHandler that notes whether a cache without its API server has answered.

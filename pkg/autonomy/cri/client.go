@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const (
@@ -183,7 +185,7 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	}
 	var addresses []netip.Addr
 	for _, text := range texts[:min(len(texts), maxAddresses)] {
-		if address, err := netip.ParseAddr(text); err == nil && isUsable(address) {
+		if address, err := netip.ParseAddr(text); err == nil && !facts.IsNoPods(address) {
 			addresses = append(addresses, address.Unmap())
 		}
 	}
@@ -194,9 +196,4 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 		c.networks[id] = addresses
 	}
 	return nil
-}
-
-// isUsable reports whether an address can be a pod's.
-func isUsable(address netip.Addr) bool {
-	return address.Zone() == "" && !address.IsUnspecified() && !address.IsLoopback() && !address.IsMulticast()
 }

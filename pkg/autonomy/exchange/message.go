@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -115,17 +114,11 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
 		}
-		if slices.ContainsFunc(pod.Addresses, isNoPods) {
+		if slices.ContainsFunc(pod.Addresses, facts.IsNoPods) {
 			leftOut++
 			continue
 		}
 		pods[pod.PodKey] = pod.LivePod
 	}
 	return pods, leftOut, nil
-}
-
-// isNoPods reports whether no pod can have an address: Kubernetes allows no such address in endpoints.
-func isNoPods(address netip.Addr) bool {
-	return !address.IsValid() || address.Zone() != "" || address.IsUnspecified() || address.IsLoopback() ||
-		address.IsMulticast() || address.IsLinkLocalUnicast() || address == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

@@ -225,7 +225,7 @@ func (m *model) shows(
 
 // alive reports whether an endpoint of the Service is not on a dead node.
 func (m *model) alive(service types.NamespacedName, e naiveEndpoint) bool {
-	if service == kubernetesName || e.node == nil || *e.node == viewer {
+	if service == kubernetesName || m.published(service.Namespace, service.Name) || e.node == nil || *e.node == viewer {
 		return true
 	}
 	_, dead := m.dead[*e.node]

@@ -179,21 +179,22 @@ func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.En
 	switch {
 	case tier != topology.Ready || !in.AnySuspicions() || s == nil || s.Name == KubernetesService:
 		return tier
+	case s.traits.PublishesNotReady:
+		return tier // as Kubernetes asks, all agents disregard what is said of the readiness of such endpoints
 	case own && s.traits.Local:
 		return tier // traffic with the policy Local has no better endpoints
 	case !own && in.Doubts(s, e.NodeName, Dead, Silent):
 		return topology.Silent
-	case !own && in.Doubts(s, e.NodeName, Unanswering), in.suspects(s, namespace, e):
+	case !own && in.Doubts(s, e.NodeName, Unanswering), in.suspects(namespace, e):
 		return topology.Suspected
 	default:
 		return tier
 	}
 }
 
-// suspects reports whether the node of a ready endpoint suspects that its pod does not answer. It returns false for a
-// Service that publishes addresses that are not ready.
-func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
-	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
+// suspects reports whether the node of an endpoint suspects that its pod does not answer.
+func (in Reader) suspects(namespace string, e wire.Endpoint) bool {
+	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected {
 		return false
 	}
 	pod, _, _ := in.f.report(namespace, e)

@@ -168,6 +168,44 @@ func TestLivePodsOfAServiceMadeAgain(t *testing.T) {
 	}
 }
 
+// TestDoubtsOfAPublishingService: a Service with publishNotReadyAddresses uses all its pods, as in Kubernetes, whatever
+// is said of nodes and pods, but none that its node does not run.
+func TestDoubtsOfAPublishingService(t *testing.T) {
+	for name, doubt := range map[string]func(*storagetest.Node){
+		"dead":        func(s *storagetest.Node) { s.SetDoubted(facts.Dead, nodeSet("node-a2")) },
+		"silent":      func(s *storagetest.Node) { s.SetDoubted(facts.Silent, nodeSet("node-a2")) },
+		"unanswering": func(s *storagetest.Node) { s.SetDoubted(facts.Unanswering, nodeSet("node-a2")) },
+		"suspected": func(s *storagetest.Node) {
+			live := runs("1=10.0.0.1")
+			pod := live.Pods[podKey("1")]
+			pod.Suspected = true
+			live.Pods[podKey("1")] = pod
+			s.SetLivePods("node-a2", live)
+		},
+		"down": func(s *storagetest.Node) { s.SetLivePods("node-a2", runs()) },
+	} {
+		for _, keys := range []string{"", `["zone"]`} {
+			for _, published := range []bool{false, true} {
+				s := syncedStore(t, storagetest.Options{})
+				service := wiretest.ServiceOf("svc", keys)
+				service.Spec.PublishNotReadyAddresses = published
+				s.Services().Apply(wiretest.Object(service))
+				s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2"))
+				s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("svc", "node-a1", "node-a2")})
+				doubt(s)
+				want := "10.0.0.0"
+				if published && name != "down" {
+					want += " 10.0.0.1"
+				}
+				if slice, legacy := shownAddresses(t, s); slice != want || legacy != want {
+					t.Errorf("%s, keys %q, published %v: shown are %q and %q, want %q", name, keys, published, slice,
+						legacy, want)
+				}
+			}
+		}
+	}
+}
+
 // TestLivePodsTouchOnlyTheirSlices: a pod that moves is an event of its own slice alone.
 func TestLivePodsTouchOnlyTheirSlices(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})

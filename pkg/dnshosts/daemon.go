@@ -72,10 +72,7 @@ type Daemon struct {
 	// status is the result of the last sync.
 	status status
 
-	// Only the loop uses the fields below.
-
-	labels  map[string]string // the last known labels of this node; nil if none are known
-	trimmed bool              // set once the memory of the first lists was freed
+	trimmed bool // set once the memory of the first lists was freed; only the loop uses it
 	running sync.WaitGroup
 }
 
@@ -88,8 +85,8 @@ type status struct {
 	// retryAt is the time of the next attempt, and retryIn the pause before it.
 	retryAt time.Time
 	retryIn time.Duration
-	// records and sets count the records that the file should have, and their sets.
-	records, sets int
+	// records counts the records that the file should have.
+	records int
 	// overwritten is the number of times that another program has overwritten the block, in the last rivalry.
 	overwritten int
 	// synced is set once the file has had the right content. restored is set if that came from a wrapper's snapshot.
@@ -263,7 +260,8 @@ func (d *Daemon) sync() time.Duration {
 		return wait
 	}
 	nodes, nodeRestored := d.node.read()
-	blocked := d.blocked(nodes)
+	labels := nodes[key{name: d.config.NodeName}]
+	blocked := d.blocked(labels)
 	d.update(func(s *status) { s.blocked = blocked })
 	if blocked != "" {
 		if d.status.err != nil {
@@ -279,8 +277,8 @@ func (d *Daemon) sync() time.Duration {
 
 	services, servicesRestored := d.services.read()
 	slices, slicesRestored := d.slices.read()
-	view := View{NodeLabels: d.labels, Slices: slices, Services: services}
-	lines, sets := view.Records(d.config.Domain)
+	view := View{NodeLabels: labels, Slices: slices, Services: services}
+	lines := view.Records(d.config.Domain)
 	restored := nodeRestored || servicesRestored || slicesRestored
 	if restored {
 		block, err := d.file.Load()
@@ -296,24 +294,20 @@ func (d *Daemon) sync() time.Duration {
 		return d.fail(err)
 	}
 	d.succeed(replaced, woken, status{
-		records: len(lines), sets: sets, synced: true, restored: restored, overwritten: d.file.overwrites(),
+		records: len(lines), synced: true, restored: restored, overwritten: d.file.overwrites(),
 	})
 	return 0
 }
 
-// blocked returns why the right content of the file is not known yet; "" if it is known. Until then the file of an
-// earlier process is kept, which is better than nothing.
-func (d *Daemon) blocked(nodes map[key]map[string]string) string {
+// blocked returns why the right content of the file is not known; "" if it is known. labels are this node's; nil if it
+// does not exist. The file is kept meanwhile: a wrapper shows no endpoints to a node whose site it does not know.
+func (d *Daemon) blocked(labels map[string]string) string {
 	if !d.node.isListed() || !d.services.isListed() || !d.slices.isListed() {
 		if unlisted := d.unlisted(); unlisted != "" {
 			return unlisted
 		}
 	}
-	if labels, ok := nodes[key{name: d.config.NodeName}]; ok {
-		d.labels = labels
-	}
-	// A deleted Node may be registered again. Until then its last labels are used.
-	if d.labels == nil {
+	if labels == nil {
 		return fmt.Sprintf(
 			"node %s does not exist, so its site is unknown: check --hostname, or wait for the node to register",
 			d.config.NodeName,
@@ -364,7 +358,7 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 		if !woken.IsZero() {
 			d.metrics.delay.Observe(time.Since(woken).Seconds())
 		}
-		d.logger.V(2).Info("Wrote the hosts file", "records", now.records, "sets", now.sets)
+		d.logger.V(2).Info("Wrote the hosts file", "records", now.records)
 	}
 	if !d.trimmed {
 		// The first lists are the largest use of memory in the process's life.

@@ -293,8 +293,8 @@ const (
 	east1 = "10.0.0.2 demo-1.demo-svc.default.svc.cluster.local"
 )
 
-// TestNodeUnknown: a node that was never there leaves the file, one that goes keeps its site, one without the
-// label has no names.
+// TestNodeUnknown: the file stays as it is while there is no node, whether it was never there or has gone, although a
+// wrapper shows no endpoints to a node whose site it does not know. A node without the label has no names.
 func TestNodeUnknown(t *testing.T) {
 	a := newAPI(t)
 	a.populate(1, 2)
@@ -309,11 +309,16 @@ func TestNodeUnknown(t *testing.T) {
 	}
 	a.change(func() { a.objects["nodes"] = nodes })
 	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
-	a.change(func() { a.objects["nodes"] = nil })
-	time.Sleep(300 * time.Millisecond)
+	slice := a.objects["endpointslices"]
+	a.change(func() {
+		a.objects["nodes"] = nil
+		a.changeSlice(func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })
+	})
+	d.says(t, "node node0 does not exist")
 	if err := fileIs(path, block(east0, east1))(); err != nil {
 		t.Error(err)
 	}
+	a.change(func() { a.objects["endpointslices"] = slice })
 	a.change(func() { a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", nil))} })
 	eventually(t, "no names without the label", fileIs(path, block()))
 }

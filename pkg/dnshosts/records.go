@@ -73,8 +73,8 @@ type ownPod struct {
 	addresses   []netip.Addr
 }
 
-// Records returns the lines for the file, sorted, and the number of sets whose pods they name.
-func (v *View) Records(domain string) (lines []string, sets int) {
+// Records returns the lines for the file, sorted.
+func (v *View) Records(domain string) (lines []string) {
 	sites := v.sites()
 	own := map[statefulName]ownPod{}
 	for _, slice := range v.Slices {
@@ -88,12 +88,10 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 			}
 		}
 	}
-	addresses, of := make(map[string][]netip.Addr, len(own)), make(map[statefulName]bool)
+	addresses := make(map[string][]netip.Addr, len(own))
 	for name, pod := range own {
 		if full := name.in(domain); len(validation.IsDNS1123Subdomain(full)) == 0 {
 			addresses[full] = pod.addresses
-			name.ordinal = 0
-			of[name] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(addresses)) {
@@ -102,7 +100,7 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 			lines = append(lines, address.String()+" "+name) // as SuperEdge's daemon writes it
 		}
 	}
-	return lines, len(of)
+	return lines
 }
 
 // update returns the lines of a file with addresses from other lines, which come from a snapshot that a wrapper has

@@ -69,7 +69,7 @@ func (d *Daemon) report() health.Report {
 			"snapshot and its site know; none is added, and none goes unless its address is another pod's")
 	}
 	if now.synced {
-		report.Note("%d lines for %d StatefulSets of this node's sites in %s", now.records, now.sets, d.config.Path)
+		report.Note("%d lines for the StatefulSets of this node's sites in %s", now.records, d.config.Path)
 	}
 	return report
 }
@@ -107,7 +107,6 @@ func newMetrics(d *Daemon) *metrics {
 	}
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
-		gauge("sets", "StatefulSets of this node's sites.", func(s status) float64 { return float64(s.sets) }),
 		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
 			if s.synced && s.err == nil && s.blocked == "" {
 				return 1

@@ -36,8 +36,8 @@
 //   - three watches in a row that end at once without an event come from a cache, and so does one with the warning 112
 //     (apiclient.Disconnected), which lite-apiserver holds: State.FromCache is set, and neither these watches nor lists
 //     without a newer resourceVersion count as contact;
-//   - with that warning a Restorable Sink gets the changes of the cache. Afterwards the source lists, because only a list
-//     has everything that the cache did not have;
+//   - with that warning a Restorable Sink gets the changes of the cache. Afterwards the source lists, because only a
+//     list has everything that the cache did not have;
 //   - a 404 does not remove what was listed, unless the source is optional.
 //
 // # API servers that were restored

@@ -299,7 +299,8 @@ func TestPods(t *testing.T) {
 		}, "b=10.0.0.2"},
 		"lies": {func(r *runtime) {
 			for i, address := range []string{
-				"127.0.0.1", "0.0.0.0", "224.0.0.1", "fe80::1%eth0", "fe80::1", "169.254.1.1", "255.255.255.255", "nonsense",
+				"127.0.0.1", "0.0.0.0", "224.0.0.1", "fe80::1%eth0", "fe80::1", "169.254.1.1", "255.255.255.255",
+				"nonsense",
 			} {
 				r.container(r.pod(fmt.Sprint("lie", i), address, 0, ready), "main", 0, running)
 			}

@@ -185,8 +185,8 @@ type machine struct {
 	says bool
 	// hangs is until when the runtime does not answer.
 	hangs seconds
-	// unasked says that the wrapper runs without --cri, and blank that it has asked the runtime for so short a time that
-	// it knows only what the API said and what runs now.
+	// unasked says that the wrapper runs without --cri, and blank that it has asked the runtime for so short a time
+	// that it knows only what the API said and what runs now.
 	unasked, blank bool
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods

@@ -39,6 +39,8 @@ type bench struct {
 	wanted bool
 	// machine is the id of the machine's boot.
 	machine string
+	// contact is when the API last confirmed what it says; zero for now.
+	contact time.Time
 }
 
 func (b *bench) Pods(context.Context) ([]cri.Pod, error) { return slices.Clone(b.pods), b.err }
@@ -67,6 +69,12 @@ func (b *bench) boot(state *facts.State) {
 		NodeName: "n0", Facts: b.store.Facts, Upstream: func() UpstreamState { return b.state }, Runtime: b,
 		Neighbours:  b,
 		ReturnGrace: DefaultReturnGrace, Observer: b, Boot: b.machine, Now: func() time.Time { return b.now },
+		Contact: func() time.Time {
+			if b.contact.IsZero() {
+				return b.now
+			}
+			return b.contact
+		},
 	})
 }
 
@@ -438,6 +446,30 @@ func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
 			t.Errorf("upstream %d: the Service shows %q: %v", b.state, got, b.keeper.Status().Reasons)
 		}
 		b.api()
+	}
+}
+
+// TestLinkIsBackForAMoment: the kubelet reports that the node is ready, and the link is dead again before it reports that
+// of the pods. Nobody notices that for longer than the grace.
+func TestLinkIsBackForAMoment(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+	b.api()
+	b.run(600)
+	b.state = Away
+	b.run(60)
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}, other)}
+	for _, b.ready = range []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionTrue} {
+		b.state, b.contact = Followed, b.now
+		b.api()
+		b.run(5)
+	}
+	b.run(140)
+	b.state = Away
+	b.run(10)
+	if got := b.shows("one"); got != "10.0.0.1 10.0.1.1" {
+		t.Errorf("the pod has not changed, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
 	}
 }
 

@@ -438,8 +438,9 @@ func (k *Keeper) readWords() {
 	k.known, k.changes = known, changes
 }
 
-// takeWords processes the API server's status of the pods, except those for which this node's own state is used. fresh
-// is set if the runtime listed the pods a moment ago.
+// takeWords processes the API server's status of the pods, except those for which this node's own state is used. That
+// they are not ready is noted even then while the API server calls the node not ready: the link may be dead again before
+// it says more. fresh is set if the runtime listed the pods a moment ago.
 func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
 	ready, _ := k.config.Facts.NodeReady()
@@ -448,11 +449,16 @@ func (k *Keeper) takeWords(fresh bool) {
 	for key, known := range k.known {
 		name, r, _ := facts.FindPod(k.records, key)
 		delete(gone, name)
-		if _, about := k.about[key]; r != nil && (!about || k.phase == following) {
+		_, about := k.about[key]
+		switch {
+		case r == nil:
+		case !about || k.phase == following:
 			r.noteAddresses()
 			pod, runs := k.pods[name]
 			c.fresh = fresh && runs && !pod.Sick
 			r.hear(key.UID, known, c)
+		case !ready && !known.Serving:
+			r.hearOfNode(c.now)
 		}
 	}
 	if fresh && k.config.Runtime != nil && k.isKubelets() {

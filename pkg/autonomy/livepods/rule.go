@@ -142,10 +142,8 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	r.heard, r.Replaced = uid, ""
 	became := known.Serving && (first || !r.Ready)
 	switch {
-	case !known.Serving && !c.nodeReady: // the status is about the node, not the pod
-		if r.Ready {
-			r.Mixed, r.Stood, r.from = true, 0, c.now
-		}
+	case !known.Serving && !c.nodeReady:
+		r.hearOfNode(c.now)
 		return
 	case known.Serving:
 		r.Mixed, r.Idle = false, known.Idle
@@ -164,6 +162,13 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	}
 	if c.fresh && !r.Mixed {
 		r.learn(first, became, c)
+	}
+}
+
+// hearOfNode takes the API server's status of a pod that it calls not ready together with the node.
+func (r *record) hearOfNode(now time.Time) {
+	if r.Ready {
+		r.Mixed, r.Stood, r.from = true, 0, now
 	}
 }
 

@@ -449,8 +449,8 @@ func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
 	}
 }
 
-// TestLinkIsBackForAMoment: the kubelet reports that the node is ready, and the link is dead again before it reports that
-// of the pods. Nobody notices that for longer than the grace.
+// TestLinkIsBackForAMoment: the kubelet reports that the node is ready, and the link is dead again before it reports
+// that of the pods. Nobody notices that for longer than the grace.
 func TestLinkIsBackForAMoment(t *testing.T) {
 	b := newBench(t)
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}

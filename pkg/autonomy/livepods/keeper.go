@@ -439,8 +439,8 @@ func (k *Keeper) readWords() {
 }
 
 // takeWords processes the API server's status of the pods, except those for which this node's own state is used. That
-// they are not ready is noted even then while the API server calls the node not ready: the link may be dead again before
-// it says more. fresh is set if the runtime listed the pods a moment ago.
+// they are not ready is noted even then while the API server calls the node not ready: the link may be dead again
+// before it says more. fresh is set if the runtime listed the pods a moment ago.
 func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
 	ready, _ := k.config.Facts.NodeReady()

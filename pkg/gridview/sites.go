@@ -23,14 +23,22 @@ type Sites struct {
 	Nodes map[string]topology.Labels
 	// Wrapped is that of a Diagnosis.
 	Wrapped map[string]bool
-	// Governed are the topology keys of every Service that has some, kube-dns left out.
+	// Governed are the topology keys of every Service that has some, those of CoreDNS left out.
 	Governed []topology.Keys
 	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service.
 	GridKeys []string
-	// Resolvers are the nodes with a ready pod of CoreDNS; nil if not known. ResolverKeys are the topology keys of the
-	// Service kube-dns.
-	Resolvers    map[string]bool
-	ResolverKeys topology.Keys
+	// CoreDNS are the nodes with a ready pod of CoreDNS; nil if not known. Resolvers are the Services that nodes ask for
+	// names.
+	CoreDNS   map[string]bool
+	Resolvers []Resolver
+}
+
+// Resolver is a Service of CoreDNS, in kube-system, that some nodes ask for names.
+type Resolver struct {
+	Name string
+	Keys topology.Keys
+	// Nodes are the nodes that ask it: those of whose pods it is the nameserver, or on which NodeLocal DNSCache asks it.
+	Nodes map[string]bool
 }
 
 // SiteOf returns the name of the site of a node with these labels, by a key, and reports false if it is in none.
@@ -94,7 +102,9 @@ func (s Sites) Findings() []Finding {
 		}
 	}
 	for _, key := range keys {
-		found = append(found, s.names(key, keys)...)
+		for _, resolver := range s.Resolvers {
+			found = append(found, s.names(resolver, key, keys)...)
+		}
 	}
 	return found
 }
@@ -127,24 +137,25 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 }
 
 // resolverKeys returns the keys with which the nodes of all sites ask the CoreDNS of their own: the name of the node,
-// those that kube-dns has, and all keys of sites. Edge nodes without any CoreDNS of their own ask all of them.
-func (s Sites) resolverKeys(all []string) topology.Keys {
+// those that the resolver has, and all keys of sites. Edge nodes without any CoreDNS of their own ask all of them.
+func (s Sites) resolverKeys(resolver Resolver, all []string) topology.Keys {
 	keys := topology.Keys{corev1.LabelHostname}
-	for _, key := range slices.Concat(s.ResolverKeys, all) {
+	for _, key := range slices.Concat(resolver.Keys, all) {
 		if key != topology.Any && !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}
 	}
 	served := map[[2]string]bool{} // pairs of a key and a value that a node with CoreDNS has
-	for name := range s.Resolvers {
+	for name := range s.CoreDNS {
 		for _, key := range keys {
 			if value, in := s.Nodes[name][key]; in {
 				served[[2]string{key, value}] = true
 			}
 		}
 	}
-	needsAny := slices.Contains(s.ResolverKeys, topology.Any)
-	for _, labels := range s.Nodes {
+	needsAny := slices.Contains(resolver.Keys, topology.Any)
+	for name := range resolver.Nodes {
+		labels := s.Nodes[name]
 		needsAny = needsAny || isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
 			value, in := labels[key]
 			return in && served[[2]string{key, value}]
@@ -156,17 +167,24 @@ func (s Sites) resolverKeys(all []string) topology.Keys {
 	return keys
 }
 
-// names returns findings about sites of a key, which is one of all, that reach no CoreDNS, have none, or ask that of
-// any site.
-func (s Sites) names(key string, all []string) []Finding {
-	if s.Resolvers == nil {
+// names returns findings about sites of a key, which is one of all, whose nodes ask a resolver, and reach no CoreDNS,
+// have none, or ask that of any site.
+func (s Sites) names(resolver Resolver, key string, all []string) []Finding {
+	if s.CoreDNS == nil {
 		return nil
 	}
-	sites, apart := map[string]bool{}, 0 // whether each has CoreDNS; nodes that kube-dns keeps from all
-	for name, labels := range s.Nodes {
+	own := map[string]bool{} // the sites with a CoreDNS
+	for name := range s.CoreDNS {
+		if site, in := SiteOf(s.Nodes[name], key); in {
+			own[site] = true
+		}
+	}
+	sites, apart := map[string]bool{}, 0 // whether each has CoreDNS; nodes that the resolver keeps from all
+	for name := range resolver.Nodes {
+		labels := s.Nodes[name]
 		if site, in := SiteOf(labels, key); in && isEdge(labels) {
-			sites[site] = sites[site] || s.Resolvers[name]
-			if s.ResolverKeys.Governed() && !inGroup(labels, s.ResolverKeys) {
+			sites[site] = own[site]
+			if resolver.Keys.Governed() && !inGroup(labels, resolver.Keys) {
 				apart++
 			}
 		}
@@ -177,12 +195,12 @@ func (s Sites) names(key string, all []string) []Finding {
 			without = append(without, site)
 		}
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: resolver.Name}}
 	f := Finding{Severity: Warning, Check: CheckNames, Key: key,
 		Object: Object{"Service", service.Namespace, service.Name}}
 	switch {
 	case apart > 0:
-		f.Severity, f.Action = Failure, setKeys(service, s.resolverKeys(all))
+		f.Severity, f.Action = Failure, setKeys(service, s.resolverKeys(resolver, all))
 		f.Message = fmt.Sprintf("none of its topologyKeys is on %s with the label %s: no name resolves there",
 			enumerate.Count(apart, "edge node"), key)
 	case len(without) > 0:
@@ -190,9 +208,9 @@ func (s Sites) names(key string, all []string) []Finding {
 			"link is down", len(without), len(sites), key, enumerate.First(without, namedSites))
 		f.Action = "add components: [../manifests/coredns-edge] to your kustomization and apply it, or set the " +
 			"chart's coreDNS.enabled (docs/coredns.md)"
-	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
+	case len(sites) > 0 && !slices.Contains(resolver.Keys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
-		f.Action = setKeys(service, s.resolverKeys(all))
+		f.Action = setKeys(service, s.resolverKeys(resolver, all))
 	default:
 		return nil
 	}

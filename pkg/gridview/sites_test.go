@@ -56,28 +56,34 @@ func TestSites(t *testing.T) {
 			Nodes:    map[string]topology.Labels{"cloud": {"kubernetes.io/hostname": "c"}},
 			Governed: []topology.Keys{{"kubernetes.io/hostname", "zone"}}}, nil},
 		"a site without CoreDNS": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x"), "b": edge("zone=y")},
-			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone},
+			Governed: []topology.Keys{zone}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(zone)},
 			[]string{"kube-dns: 1 of the 2 sites of zone have no CoreDNS (y)"}},
 		"CoreDNS that every site asks": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x")},
-			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}},
+			Governed: []topology.Keys{zone}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(nil)},
 			[]string{"kube-dns: it has no topologyKeys with zone"}},
 		"CoreDNS that the sites of one key ask, and not of the other": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
-			Governed: []topology.Keys{zone, {"rack"}}, Resolvers: map[string]bool{"a": true, "b": true},
-			ResolverKeys: topology.Keys{"kubernetes.io/hostname", "zone", topology.Any},
+			Governed: []topology.Keys{zone, {"rack"}}, CoreDNS: map[string]bool{"a": true, "b": true},
+			Resolvers: asked(topology.Keys{"kubernetes.io/hostname", "zone", topology.Any}),
 		}, []string{"kube-dns: it has no topologyKeys with rack"}},
 		"two fleets, of which one has no CoreDNS": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
-			Governed: []topology.Keys{zone, {"rack"}}, Resolvers: map[string]bool{"a": true},
+			Governed: []topology.Keys{zone, {"rack"}}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(nil),
 		}, []string{"kube-dns: 1 of the 1 sites of rack have no CoreDNS (y): names do not resolve there while",
 			"kube-dns: it has no topologyKeys with zone"}},
 		"two fleets, of which one asks its CoreDNS, and the other none": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
-			Governed: []topology.Keys{zone, {"rack"}}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone,
+			Governed: []topology.Keys{zone, {"rack"}}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(zone),
 		}, []string{"kube-dns: none of its topologyKeys is on 1 edge node with the label rack: no name resolves"}},
+		"two fleets, of which one asks another Service than the other": {Sites{
+			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
+			Governed: []topology.Keys{zone, {"rack"}}, CoreDNS: map[string]bool{"a": true, "b": true},
+			Resolvers: []Resolver{{"kube-dns", zone, map[string]bool{"a": true}},
+				{"upstream", topology.Keys{"rack"}, map[string]bool{"b": true}}},
+		}, nil},
 		"a site without CoreDNS that has no name": {Sites{
 			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("zone=")},
-			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone},
+			Governed: []topology.Keys{zone}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(zone)},
 			[]string{`kube-dns: 1 of the 2 sites of zone have no CoreDNS ("")`}},
 	} {
 		found := test.sites.Findings()
@@ -90,6 +96,11 @@ func TestSites(t *testing.T) {
 			}
 		}
 	}
+}
+
+// asked are the resolvers of a cluster all of whose nodes ask kube-dns.
+func asked(keys topology.Keys) []Resolver {
+	return []Resolver{{Name: "kube-dns", Keys: keys, Nodes: map[string]bool{"a": true, "b": true}}}
 }
 
 // TestResolverKeys: what to do about a kube-dns without one of the keys leaves the other keys in it, and leaves no edge
@@ -109,8 +120,8 @@ func TestResolverKeys(t *testing.T) {
 		{nil, one, `'topologyKeys=["kubernetes.io/hostname","rack","zone","*"]'`},
 		{topology.Keys{"zone"}, one, `'topologyKeys=["kubernetes.io/hostname","zone","rack","*"]'`},
 	} {
-		found := Sites{Nodes: nodes, Governed: []topology.Keys{{"zone"}, {"rack"}}, ResolverKeys: test.has,
-			Resolvers: test.resolvers}.Findings()
+		found := Sites{Nodes: nodes, Governed: []topology.Keys{{"zone"}, {"rack"}}, Resolvers: asked(test.has),
+			CoreDNS: test.resolvers}.Findings()
 		for _, f := range found {
 			if !strings.HasSuffix(f.Action, test.want) && strings.Contains(f.Action, "annotate") {
 				t.Errorf("%q: the action is %s", test.has, f.Action)

@@ -650,6 +650,56 @@ var networkDefects = map[string]defect{
  spec: {template: {spec: {hostNetwork: true, containers: [{name: node-cache,
  image: "registry.k8s.io/dns/k8s-dns-node-cache:1.26.0"}]}}}}`),
 		[]string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns: NodeLocal DNSCache answers the pods"}},
+	"CoreDNS under another name, as kubespray and RKE2 have it, which does not stay in the sites": {
+		all(twoFleets, adding(nameService("coredns", ""))),
+		[]string{"warning Names Service kube-system/coredns: it has no topologyKeys with rack",
+			"warning Names Service kube-system/coredns: it has no topologyKeys with zone1"}},
+	"CoreDNS that a fleet does not reach": {all(twoFleets, adding(nameService("kube-dns", `["zone1"]`))),
+		[]string{"failure Names Service kube-system/kube-dns: none of its topologyKeys is on 1 edge node with the " +
+			"label rack: no name resolves there"}},
+	"CoreDNS that a fleet reaches through NodeLocal DNSCache": {
+		all(twoFleets, adding(nameService("kube-dns", `["zone1"]`)+nameService("kube-dns-upstream", `["zone1", "rack"]`)),
+			nodeLocal),
+		[]string{"warning NodeLocalDNS"}},
+	"CoreDNS that a fleet does not reach through NodeLocal DNSCache": {
+		all(twoFleets, adding(nameService("kube-dns", `["zone1", "rack"]`)+nameService("kube-dns-upstream", `["zone1"]`)),
+			nodeLocal),
+		[]string{"warning NodeLocalDNS", "failure Names Service kube-system/kube-dns-upstream: none of its " +
+			"topologyKeys is on 1 edge node with the label rack: no name resolves there"}},
+}
+
+// twoFleets have sites by labels of their own, and a CoreDNS on each edge node.
+func twoFleets(c *testCluster) {
+	get[*corev1.Node](c, "Node /edge1").Labels = map[string]string{v1.LabelEdgeNode: "true", v1.LabelKubeProxy: "edge",
+		"rack": "one"}
+	c.add(`{apiVersion: v1, kind: Service, metadata: {name: of-racks, namespace: shop,
+ annotations: {topologyKeys: '["rack"]'}}, spec: {ports: [{port: 80}]}}`)
+	for _, node := range []string{"edge0", "edge1"} {
+		c.add(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: coredns-%s, namespace: kube-system,
+ labels: {k8s-app: kube-dns}}, spec: {nodeName: %s}, status: {conditions: [{type: Ready, status: "True"}]}}`, node, node))
+	}
+}
+
+// nameService is a Service of CoreDNS, with topology keys or without.
+func nameService(name, keys string) string {
+	annotations := ""
+	if keys != "" {
+		annotations = ", annotations: {topologyKeys: '" + keys + "'}"
+	}
+	return fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: kube-system%s},
+ spec: {selector: {k8s-app: kube-dns}, ports: [{port: 53, protocol: UDP}]}}
+---
+`, name, annotations)
+}
+
+// nodeLocal is NodeLocal DNSCache, as Kubernetes' addon has it, on both edge nodes.
+func nodeLocal(c *testCluster) {
+	c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: node-local-dns, namespace: kube-system},
+ spec: {template: {spec: {hostNetwork: true, containers: [{name: node-cache,
+ image: "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4", args: [-localip, "169.254.20.10,10.96.0.10", -conf,
+ /etc/Corefile, -upstreamsvc, kube-dns-upstream]}]}}}}`)
+	c.run("node-local-dns", "edge0")
+	c.run("node-local-dns", "edge1")
 }
 
 // credentialDefects are of what ends.

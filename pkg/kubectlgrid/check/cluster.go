@@ -120,6 +120,8 @@ type pod struct {
 	// tls is set if a wrapper serves HTTPS. hostname is the name of the node from its flag, as far as that is known.
 	tls      bool
 	hostname string
+	// upstream is the Service of kube-system that NodeLocal DNSCache asks.
+	upstream string
 }
 
 func (p *pod) about() Object { return named("Pod", p.namespace, p.name) }
@@ -230,7 +232,8 @@ type Cluster struct {
 
 	services      []service
 	reachKnown    bool            // their endpoints were read
-	resolvers     map[string]bool // the nodes with a ready CoreDNS
+	coreDNS       map[string]bool // the nodes with a ready CoreDNS
+	dns           []string        // the Services of CoreDNS
 	hubAPI        bool            // the hub's APIService is there
 	hubAway       string          // why that is not available
 	leads         bool            // a controller holds the Lease, wherever it runs

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -324,18 +325,15 @@ func (r *Report) checkSites(c *Cluster) {
 		return
 	}
 	known := c.diagnosis(nil)
-	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, Resolvers: c.resolvers}
+	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, CoreDNS: c.coreDNS, Resolvers: c.resolvers()}
 	for _, g := range c.grids {
 		if g.key != "" {
 			sites.GridKeys = append(sites.GridKeys, g.key)
 		}
 	}
 	for _, s := range c.services {
-		switch {
-		case s.err != nil:
-		case s.about == named(kindService, system, "kube-dns"):
-			sites.ResolverKeys = s.keys
-		case s.keys.Governed():
+		if s.err == nil && s.keys.Governed() &&
+			(s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
 			sites.Governed = append(sites.Governed, s.keys)
 		}
 	}
@@ -345,10 +343,38 @@ func (r *Report) checkSites(c *Cluster) {
 		return
 	}
 	with := ""
-	if c.resolvers != nil {
+	if c.coreDNS != nil {
 		with = ", and each has a CoreDNS"
 	}
 	r.ok(gridview.CheckSite, Object{Kind: kindNode}, "no node is half in a site%s", with)
+}
+
+// resolvers returns the Services that the nodes ask for names. Pods ask the one of CoreDNS, or NodeLocal DNSCache on
+// their node, which asks another one: its own address may be that of the first.
+func (c *Cluster) resolvers() []gridview.Resolver {
+	caches, byName := c.byNode(nodeLocalProgram), map[string]*gridview.Resolver{}
+	dns := kubeDNS
+	if len(c.dns) > 0 && !slices.Contains(c.dns, kubeDNS) {
+		dns = slices.Min(c.dns)
+	}
+	for _, n := range c.nodes {
+		name := cmp.Or(firstOf(caches[n.name]).upstream, dns)
+		if byName[name] == nil {
+			byName[name] = &gridview.Resolver{Name: name, Nodes: map[string]bool{}}
+		}
+		byName[name].Nodes[n.name] = true
+	}
+	var resolvers []gridview.Resolver
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		resolver := byName[name]
+		for _, s := range c.services {
+			if s.about == named(kindService, system, name) && s.err == nil {
+				resolver.Keys = s.keys
+			}
+		}
+		resolvers = append(resolvers, *resolver)
+	}
+	return resolvers
 }
 
 // checkReach reports which sites do not reach which Services, and on how many nodes the Services stay in their sites.

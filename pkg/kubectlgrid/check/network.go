@@ -41,10 +41,9 @@ func (r *Report) checkReplacements(c *Cluster) {
 func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
-		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up "+
-			"to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which reaches the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, "+
-				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
+		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, and keeps answers for "+
+			"up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from its Corefile "+
+			"(docs/coredns.md); otherwise nothing")
 	}
 	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "NodeLocal DNSCache is not installed")
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,6 +60,12 @@ var (
 
 // leaseOver is the age up to which a Lease counts as that of a leading controller.
 const leaseOver = 2 * time.Minute
+
+// kubeDNS is the Service of CoreDNS in most clusters, and in all of them the value of the label labelApp of its pods.
+const (
+	kubeDNS  = "kube-dns"
+	labelApp = "k8s-app"
+)
 
 const hubAPIName = "v1alpha1.hub." + v1.GroupName
 
@@ -234,6 +241,9 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, config
 		c.carry(p.Namespace, &p.Spec)
 	case daemonProgram:
 		c.carry(p.Namespace, &p.Spec)
+	case nodeLocalProgram:
+		upstream, _ := flagOf(commandLine(of.Container), "upstreamsvc")
+		reduced.upstream = cmp.Or(upstream, kubeDNS) // as it does
 	default:
 	}
 	return reduced
@@ -339,6 +349,9 @@ func (c *Cluster) readServices(ctx context.Context) {
 	known := c.diagnosis(nil)
 	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
 	c.services, err = pages.Keep(ctx, c.API, &corev1.ServiceList{}, func(o *corev1.Service) (service, bool) {
+		if o.Namespace == system && (o.Name == kubeDNS || o.Spec.Selector[labelApp] == kubeDNS) {
+			c.dns = append(c.dns, o.Name)
+		}
 		s := service{about: named(kindService, o.Namespace, o.Name)}
 		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
 		if s.err == nil && s.keys.Governed() {
@@ -352,11 +365,11 @@ func (c *Cluster) readServices(ctx context.Context) {
 	}
 	resolvers, err := pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (string, bool) {
 		return p.Spec.NodeName, known.Silent[p.Spec.NodeName] || p.DeletionTimestamp == nil && gridview.IsReady(p)
-	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
+	}, client.InNamespace(system), client.MatchingLabels{labelApp: kubeDNS})
 	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
-		c.resolvers = map[string]bool{}
+		c.coreDNS = map[string]bool{}
 		for _, node := range resolvers {
-			c.resolvers[node] = true
+			c.coreDNS[node] = true
 		}
 	}
 }

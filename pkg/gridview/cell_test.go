@@ -331,6 +331,37 @@ func TestKeyOfNoNode(t *testing.T) {
 	}
 }
 
+// TestNotCheckedYet: of a node that was labelled after the diagnosis nothing is known, and a node that was not an edge
+// node then, and is one of a site now, is one without its label.
+func TestNotCheckedYet(t *testing.T) {
+	before := map[string]topology.Labels{"a1": edgeIn("a"), "b1": {"zone": "b"}, "c1": {}}
+	now := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "c1": {"zone": "a"}}
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), now, &Diagnosis{Nodes: before}, slice("p@a1 q@b1"))
+	if v := view.Verdict; v.Keeps != 1 || fmt.Sprint(v.Unknown) != "map[not checked yet:1]" || fmt.Sprint(v.Fails) != "[c1]" {
+		t.Errorf("got %+v", v)
+	}
+	if at := view.At("zone", "b")[0]; at.Verdict.Word != "unknown" || at.Keeps != "unknown: not checked yet" {
+		t.Errorf("got %+v", at)
+	}
+}
+
+// TestUnread: what could not be read makes a node unknown only if it may change its verdict.
+func TestUnread(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a")}
+	for kind, keeps := range map[string]int{"Lease": 1, "Deployment": 1, "Secret": 1, "Pod": 0} {
+		view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{Unread: []Finding{
+			{Severity: Unverified, Object: Object{Kind: kind}}}}, slice("p@a1"))
+		if view.Verdict.Keeps != keeps {
+			t.Errorf("%s: got %+v", kind, view.Verdict)
+		}
+	}
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{Findings: []Finding{
+		{Severity: Unverified, Check: CheckReplacement}}}, slice("p@a1"))
+	if view.Verdict.Keeps != 0 {
+		t.Errorf("what is unknown of all nodes: got %+v", view.Verdict)
+	}
+}
+
 // TestMatrixLarge measures the matrix of 600 sites and 200 Services, of which a few are not well: its size, its time,
 // and that these come first.
 func TestMatrixLarge(t *testing.T) {

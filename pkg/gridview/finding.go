@@ -71,6 +71,9 @@ const (
 	CheckPort        = "Port"
 )
 
+// kindPod is the kind of the finding in Diagnosis.Unread without which nothing is known of what runs on nodes.
+const kindPod = "Pod"
+
 // Diagnosis has the findings about a cluster. Every command prints those that concern its answer, and makes no such
 // findings itself.
 type Diagnosis struct {

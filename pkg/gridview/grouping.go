@@ -65,10 +65,16 @@ type nodeGroup struct {
 func (g *Groupings) group(keys topology.Keys) *Grouping {
 	grouping := &Grouping{keys: keys, nodes: g.Nodes, diagnosis: g.Diagnosis, keeping: g.keepingOfNodes(),
 		half: map[string]bool{}}
-	for _, f := range g.Diagnosis.Of(keys) {
-		if f.Check == CheckSite && f.Severity == Failure {
-			grouping.half[f.Node] = true
+	site, sites := SiteKey(keys), map[string]bool{} // those with an edge node
+	for node := range grouping.keeping {
+		if name, in := SiteOf(g.Nodes[node], site); in {
+			sites[name] = true
 		}
+	}
+	for node, labels := range g.Nodes {
+		name, _ := SiteOf(labels, site)
+		_, edge := grouping.keeping[node]
+		grouping.half[node] = !edge && sites[name]
 	}
 	groups := map[string]*nodeGroup{}
 	for _, node := range slices.Sorted(maps.Keys(g.Nodes)) {

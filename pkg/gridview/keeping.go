@@ -31,18 +31,23 @@ const (
 // keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
 var keepingChecks = []string{CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
-// keeping returns the Keeping of each edge node. Without a diagnosis it is unknown for all of them.
+// keeping returns the Keeping of each edge node. It is unknown for a node that has become one since the diagnosis.
 func (d *Diagnosis) keeping(nodes map[string]topology.Labels) map[string]Keeping {
 	keeping, unread := map[string]Keeping{}, ""
-	switch {
-	case d == nil:
-		d, unread = &Diagnosis{}, "the cluster could not be read"
-	case len(d.Unread) > 0:
-		unread = d.Unread[0].Object.Kind + " could not be read"
+	if d == nil {
+		d = &Diagnosis{}
+	}
+	// Where anything else could not be read, the checks have a finding about what it leaves unknown.
+	if slices.ContainsFunc(d.Unread, func(f Finding) bool { return f.Object.Kind == kindPod }) {
+		unread = "pods could not be read"
 	}
 	for name, labels := range nodes {
+		k, before := Keeping{Unknown: unread}, d.Nodes[name]
+		if before == nil || before[v1.LabelEdgeNode] != labels[v1.LabelEdgeNode] {
+			k.Unknown = "not checked yet"
+		}
 		if isEdge(labels) || d.Wrapped[name] {
-			keeping[name] = Keeping{Unknown: unread}
+			keeping[name] = k
 		}
 	}
 	note := func(node string, f *Finding) {
@@ -62,7 +67,7 @@ func (d *Diagnosis) keeping(nodes map[string]topology.Labels) map[string]Keeping
 		case !slices.Contains(keepingChecks, f.Check):
 		case f.Node != "":
 			note(f.Node, f)
-		case f.Severity == Failure: // of a program on all nodes
+		case f.Severity != Warning: // of a program on all nodes
 			for node := range keeping {
 				note(node, f)
 			}

@@ -72,6 +72,9 @@ func viewOf(annotation string, slices []string, nodes map[string]topology.Labels
 
 func ofService(service *corev1.Service, nodes map[string]topology.Labels, d *Diagnosis,
 	endpointSlices ...discoveryv1.EndpointSlice) *View {
+	if d != nil && d.Nodes == nil {
+		d.Nodes = nodes
+	}
 	return (&Groupings{Nodes: nodes, Diagnosis: d}).View(service, endpointSlices)
 }
 

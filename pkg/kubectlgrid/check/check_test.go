@@ -29,8 +29,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/pkg/program/restmapper"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -353,16 +355,18 @@ func token(end time.Time) string {
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(fmt.Appendf(nil, `{"exp":%d}`, end.Unix())) + ".c2ln"
 }
 
+// forbidden refuses the reads of a kind, or with "*" of all.
+func forbidden(kind string) func(string) error {
+	return func(asked string) error {
+		if asked == kind || kind == "*" {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: asked}, "", errors.New("no"))
+		}
+		return nil
+	}
+}
+
 // TestWhatMayNotBeRead: every read that fails is a finding, and the others go on.
 func TestWhatMayNotBeRead(t *testing.T) {
-	forbidden := func(kind string) func(string) error {
-		return func(asked string) error {
-			if asked == kind || kind == "*" {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: asked}, "", errors.New("no"))
-			}
-			return nil
-		}
-	}
 	for _, kind := range []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet", "ConfigMap",
 		"CustomResourceDefinition", "MutatingAdmissionPolicy", "DeploymentGrid", "Service"} {
 		c := newTestCluster(t)
@@ -452,6 +456,39 @@ func TestUnreadConfiguration(t *testing.T) {
 		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge1"})
 	if d := Diagnose(t.Context(), c.source(), WithServices); d.Complete() {
 		t.Errorf("nothing is unread: %+v", d.Findings)
+	}
+}
+
+// TestUnreadKinds: an edge node is unknown where, and only where, what could not be read may change whether it keeps
+// Services to its site.
+func TestUnreadKinds(t *testing.T) {
+	keeps := func(c *testCluster) gridview.Verdict {
+		d := Diagnose(t.Context(), c.source(), WithServices)
+		return (&gridview.Groupings{Nodes: d.Nodes, Diagnosis: d}).Of(topology.Keys{"zone1"}).Verdict()
+	}
+	for kind, unknown := range map[string]bool{"Pod": true, "DaemonSet": true, "ConfigMap": true, "Deployment": false,
+		"StatefulSet": false, "CustomResourceDefinition": false, "MutatingAdmissionPolicy": false, "Service": false,
+		"DeploymentGrid": false, "APIService": false, "CiliumNodeConfig": false, "EndpointSlice": false} {
+		c := newTestCluster(t)
+		c.refuse = forbidden(kind)
+		if v := keeps(c); (v.Keeps < 2) != unknown || len(v.Fails) > 0 {
+			t.Errorf("%s may not be read, and the nodes are %+v", kind, v)
+		}
+	}
+	for kind, spoil := range map[string]func(*testCluster){
+		"FelixConfiguration": adding(calico("Iptables", "false")),
+		// A CiliumNodeConfig may give a node other servers than the ConfigMap.
+		"CiliumNodeConfig": all(overTLS, adding(cilium+ciliumEverywhere)),
+	} {
+		c := newTestCluster(t)
+		spoil(c)
+		if v := keeps(c); v.Keeps != 2 {
+			t.Errorf("%s may be read, and the nodes are %+v", kind, v)
+		}
+		c.refuse = forbidden(kind)
+		if v := keeps(c); v.Keeps > 0 || len(v.Fails) > 0 {
+			t.Errorf("%s may not be read, and the nodes are %+v", kind, v)
+		}
 	}
 }
 

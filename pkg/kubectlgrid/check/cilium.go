@@ -91,7 +91,7 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 			func(r rune) bool { return r == ',' || r == ' ' })
 		server, wrapper := strings.Join(servers, ", "), firstOf(wrappers[n.name])
 		r.first(check, n.name,
-			row{server == "" && !c.knows(ciliumConfigKind.Kind, kindConfigMap), Unknown, n.about(),
+			row{!c.knows(ciliumConfigKind.Kind) || server == "" && !c.knows(kindConfigMap), Unknown, n.about(),
 				"whom its agent of Cilium asks could not be read", onNode(wrapper)},
 			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): " +
 				"it moves on past the wrapper, and may hear of no change from then on",

@@ -106,8 +106,6 @@ func (e *edgeCheck) edgeNode(n *node) {
 		e.first(gridview.CheckKubeProxy, n.name,
 			row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 				"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode},
-			row{!e.knows(kindDaemonSet), Unknown, n.about(), "no kube-proxy has a pod there, and whether Cilium " +
-				"takes its place could not be read", onNode},
 			row{otherwise, Unknown, n.about(), "no pod of this cluster runs kube-proxy; whom one asks that is " +
 				"started outside of Kubernetes is not known here", onNode})
 	}

@@ -33,9 +33,11 @@ func (r *Report) checkReplacements(c *Cluster) {
 				"look for bpfEnabled in it; it has to be false"},
 			row{otherwise, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
 	}
-	if !found && c.knows(kindDaemonSet) {
-		r.ok(check, Object{Kind: kindDaemonSet}, "neither Cilium nor Calico is there to take kube-proxy's place")
-	}
+	about := Object{Kind: kindDaemonSet}
+	r.first(check, "",
+		row{!c.knows(kindDaemonSet), Unknown, about, "whether Cilium or Calico takes kube-proxy's place could not be read",
+			"ask again as somebody who may read them"},
+		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""})
 }
 
 func (r *Report) checkNodeLocal(c *Cluster) {

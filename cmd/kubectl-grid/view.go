@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
@@ -49,7 +50,7 @@ func newViewCommand(c *command) *cobra.Command {
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err
 			}
-			return ending(!view.Healthy(), !view.TopologyKeys.Governed() || groupings.Diagnosis.Complete())
+			return ending(!view.Healthy(), !gridview.HasSites(view.TopologyKeys) || groupings.Diagnosis.Complete())
 		},
 	}
 	bindOutput(cmd, &format, output.Table, output.JSON, output.YAML)

@@ -166,8 +166,25 @@ func TestHeadlessLocal(t *testing.T) {
 	service := wiretest.ServiceOf("shop/s", `["zone"]`)
 	service.Spec.ClusterIP = corev1.ClusterIPNone
 	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
-	if view := ofService(service, nodes, &Diagnosis{}, slice("p@a1")); !view.Healthy() || !view.Closed {
+	if view := ofService(service, nodes, &Diagnosis{}, slice("p@a1")); !view.Healthy() {
 		t.Errorf("got %+v", view.Findings)
+	}
+}
+
+// TestHeadless: the names of a headless Service lead to the pods of all sites, unless the CoreDNS that answers asks a
+// wrapper. A site without a pod is a failure for those who use one.
+func TestHeadless(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("shop/s", `["zone"]`)
+	service.Spec.ClusterIP = corev1.ClusterIPNone
+	view := ofService(service, nodes, &Diagnosis{}, slice("p@a1 q@b1"))
+	if s := view.Summary(); !s.Healthy || view.Sites[0].Verdict.Word != "unknown" ||
+		s.Message != "The Service stays in its sites on 0 of 2 edge nodes; 2 cannot be seen from here: whether the "+
+			"CoreDNS that answers asks a wrapper." {
+		t.Errorf("got %+v", s)
+	}
+	if view = ofService(service, nodes, &Diagnosis{}, slice("p@a1")); view.Healthy() || fmt.Sprint(view.Without) != "[b]" {
+		t.Errorf("got %+v", view)
 	}
 }
 
@@ -298,6 +315,21 @@ func TestHostnameIsNoSite(t *testing.T) {
 		if strings.Join(got, ", ") != test.cells || !view.Healthy() {
 			t.Errorf("%s: got %q, healthy %t", test.annotation, got, view.Healthy())
 		}
+	}
+}
+
+// TestAnyEndpoint: a Service whose only key is "*" reaches every endpoint from everywhere, and no command calls it closed.
+func TestAnyEndpoint(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	view := ofService(wiretest.ServiceOf("shop/s", `["*"]`), nodes, &Diagnosis{Findings: []Finding{
+		{Severity: Failure, Check: CheckWrapper, Node: "b1"}}}, slice("p@a1"))
+	s := view.Summary()
+	if view.Closed || !s.Healthy || s.State != ServiceOpen || strings.Contains(s.Message, "stays") {
+		t.Errorf("got %+v", s)
+	}
+	m := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: &Diagnosis{Nodes: nodes}}, nil, []ServiceSummary{s})
+	if got := tellCells(m); got != "a open\nb open" {
+		t.Errorf("got %s", got)
 	}
 }
 

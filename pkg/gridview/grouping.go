@@ -1,6 +1,7 @@
 package gridview
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -53,6 +54,18 @@ type Grouping struct {
 	keeping   map[string]Keeping
 	// half are the nodes in a site of edge nodes that are not edge nodes.
 	half map[string]bool
+}
+
+// ofNames returns the Grouping for headless Services. Their names lead to the pods of all sites, unless the CoreDNS that
+// answers asks the node's wrapper, which the API server does not show.
+func (g *Grouping) ofNames() *Grouping {
+	of := *g
+	of.keeping = maps.Clone(g.keeping)
+	for node, k := range of.keeping {
+		k.Unknown = cmp.Or(k.Unknown, "whether the CoreDNS that answers asks a wrapper")
+		of.keeping[node] = k
+	}
+	return &of
 }
 
 // nodeGroup is a group of nodes that see the same endpoints.

@@ -193,7 +193,7 @@ var mapStateOf = map[v1.SitePhase]MapState{v1.SiteReady: MapReady, v1.SiteUnreac
 func (u *Site) MapState() MapState { return cmp.Or(mapStateOf[u.Phase], MapChanging) }
 
 func (m *matrixMaker) addService(column int, s *ServiceSummary) {
-	if !s.TopologyKeys.Governed() {
+	if !HasSites(s.TopologyKeys) {
 		every := map[ServiceState]Cell{ServiceInvalid: CellNone, ServiceEmpty: CellEmpty, ServiceOpen: CellOpen}
 		for _, site := range m.sites {
 			switch {

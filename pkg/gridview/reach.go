@@ -109,6 +109,9 @@ type portList struct {
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	spec := &service.Spec
 	headless, local := isHeadless(service), isLocal(service)
+	if headless {
+		g = g.ofNames()
+	}
 	t := &Tally{
 		Grouping: g, service: service, own: max(slices.Index(g.keys, SiteKey(g.keys)), 0),
 		fixedPorts:    !headless && len(spec.Ports) > 0,

@@ -53,6 +53,10 @@ func SiteOf(labels topology.Labels, key string) (name string, in bool) {
 // siteName returns the name of the site of the nodes with a value of a label. An empty value is a site as well.
 func siteName(value string) string { return cmp.Or(value, `""`) }
 
+// HasSites reports whether keys are meant to keep a Service to sites. Without keys, or with "*" alone, every node may
+// reach every endpoint.
+func HasSites(keys topology.Keys) bool { return keys.Governed() && keys[0] != topology.Any }
+
 // SiteKey returns the key of a Service whose values are its sites: the first that is neither that of a node's name nor
 // "*". It returns "" if none is; the keys after it are fallbacks.
 func SiteKey(keys topology.Keys) string {

@@ -81,10 +81,10 @@ func WithReach(findings []Finding, key string, services []ServiceSummary) []Find
 func (v *View) Summary() ServiceSummary {
 	s := ServiceSummary{
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(), Severity: OK,
-		Message: cmp.Or(v.Error, v.Conclusion(), "It has no topologyKeys: every node reaches every endpoint."),
+		Message: cmp.Or(v.Error, v.Conclusion(), "No topology key keeps it to sites: every node reaches every endpoint."),
 		reach:   v.Reach,
 	}
-	governed := v.TopologyKeys.Governed()
+	governed := HasSites(v.TopologyKeys)
 	for i := range v.Sites {
 		if site := &v.Sites[i]; governed && site.inSite {
 			s.sites = append(s.sites, summarySite{v.tally.nodes[site.Nodes[0]], site.cell})

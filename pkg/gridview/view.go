@@ -154,7 +154,7 @@ func (v *View) join(t *Tally) {
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
-		if !t.keys.Governed() {
+		if !HasSites(t.keys) {
 			s.cell, s.Verdict = CellOpen, CellOpen.Word()
 			continue
 		}
@@ -170,7 +170,7 @@ func (v *View) join(t *Tally) {
 		}
 		s.Verdict = s.cell.Word()
 	}
-	if !t.keys.Governed() {
+	if !HasSites(t.keys) {
 		return
 	}
 	v.Reach = v.judge()
@@ -236,8 +236,8 @@ func (v *View) At(key, name string) []NodeVerdict {
 }
 
 func (v *View) of(s *SiteView, node string) NodeVerdict {
-	if !v.TopologyKeys.Governed() {
-		return NodeVerdict{node, CellOpen.Word(), "the Service has no topologyKeys", "every endpoint"}
+	if !HasSites(v.TopologyKeys) {
+		return NodeVerdict{node, CellOpen.Word(), "no topology key keeps the Service to sites", "every endpoint"}
 	}
 	k, edge := v.tally.keeping[node]
 	n := NodeVerdict{Node: node, Verdict: v.tally.join(node, v.reachOf(s, node)).Word(), Keeps: "yes"}
@@ -267,7 +267,7 @@ func (v *View) Conclusion() string {
 		return ""
 	case v.Empty():
 		return "No endpoint is ready anywhere."
-	case !v.TopologyKeys.Governed():
+	case !HasSites(v.TopologyKeys):
 		return ""
 	}
 	text := "The Service " + v.Verdict.String() + "."
@@ -281,7 +281,7 @@ func (v *View) Conclusion() string {
 // open reports whether nothing is meant to keep the Service to its sites: it is not governed, or has none with an edge
 // node. In a cluster without edge nodes all nodes may become edge nodes.
 func (v *View) open() bool {
-	return !v.TopologyKeys.Governed() || v.Verdict.Edge == 0 && len(v.tally.keeping) > 0
+	return !HasSites(v.TopologyKeys) || v.Verdict.Edge == 0 && len(v.tally.keeping) > 0
 }
 
 // Empty reports whether no endpoint takes connections on some port of the Service.

@@ -78,7 +78,7 @@ func siteRows(view *gridview.View) [][]string {
 	for _, site := range view.Sites {
 		first := []string{site.Name, output.Nodes(site.Nodes), site.Verdict.Word, site.Key,
 			fmt.Sprintf("%d/%d", site.Ready, len(site.Endpoints))}
-		if !view.TopologyKeys.Governed() {
+		if !gridview.HasSites(view.TopologyKeys) {
 			first[0], first[3] = output.All, "-"
 		}
 		if len(site.Endpoints) == 0 {

@@ -45,7 +45,7 @@ spec: {selector: {app: echo}, ports: [{port: 80}]}
 apiVersion: v1
 kind: Service
 metadata: {name: cache, annotations: {topologyKeys: '["KEY"]'}}
-spec: {clusterIP: None, ports: [{port: 80}]}
+spec: {ports: [{port: 80}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice

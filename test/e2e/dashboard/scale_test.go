@@ -121,9 +121,7 @@ func (f *fixture) large() {
 			_, err := client.CoreV1().Services(f.namespace).Create(ctx, &corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Name: name,
 					Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", f.key)}},
-				Spec: corev1.ServiceSpec{
-					ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}},
-				},
+				Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 			}, metav1.CreateOptions{})
 			return err
 		})

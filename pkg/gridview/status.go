@@ -192,21 +192,39 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]metav1.Object {
 func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	g := Grid{
 		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
-		Keys:    append(topology.Keys{grid.Spec.GridUniqKey}, grid.Spec.FallbackKeys...),
+		Keys:    keysOfGrid(grid),
 		Service: grid.Name + v1.ServiceSuffix, SiteCount: grid.Status.Sites,
 	}
 	ready := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionReady)
 	g.Problem = cmp.Or(problemOf(grid), notReady(ready))
 	if g.Problem == "" && s.Children != nil {
-		switch live := s.Children[g.Service]; {
-		case live == nil:
-			g.Problem = "this grid has no Service " + g.Service
-		case !metav1.IsControlledBy(live, grid):
-			g.Problem = foreign("Service", live)
-		}
+		g.Problem = CompareService(grid, s.Children[g.Service])
 	}
 	g.Healthy = g.Problem == ""
 	return g
+}
+
+// keysOfGrid returns the topology keys of a ServiceGrid's Service.
+func keysOfGrid(grid *v1.ServiceGrid) topology.Keys {
+	return append(topology.Keys{grid.Spec.GridUniqKey}, grid.Spec.FallbackKeys...)
+}
+
+// CompareService returns in words what is wrong with the Service of a ServiceGrid, which is nil if it does not exist;
+// "" if nothing is. The controller, which would repair it, may be away.
+func CompareService(grid *v1.ServiceGrid, live metav1.Object) string {
+	name, want := grid.Name+v1.ServiceSuffix, keysOfGrid(grid)
+	if live == nil {
+		return "this grid has no Service " + name
+	}
+	if !metav1.IsControlledBy(live, grid) {
+		return foreign("Service", live)
+	}
+	keys, _, err := topology.KeysOf(live.GetAnnotations())
+	if err == nil && slices.Equal(keys, want) {
+		return ""
+	}
+	return fmt.Sprintf("Service %s does not have the topologyKeys of this grid, [%s]; is application-grid-controller "+
+		"running?", name, want.Quoted())
 }
 
 // nodesIn counts the nodes of every site; nil if nodes are not known.

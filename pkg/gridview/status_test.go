@@ -32,7 +32,11 @@ func conditions(status metav1.ConditionStatus, reason, message string) []metav1.
 func childrenOf(uids map[string]string) map[string]metav1.Object {
 	children := map[string]metav1.Object{}
 	for name, uid := range uids {
-		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
+		annotations := map[string]string{v1.AnnotationTopologyKeys: `["zone1"]`}
+		if left, open := strings.CutPrefix(uid, "open "); open {
+			uid, annotations = left, nil
+		}
+		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations,
 			OwnerReferences: []metav1.OwnerReference{
 				{Kind: "DeploymentGrid", Name: "grid-" + uid, UID: types.UID(uid), Controller: ptr.To(true)},
 			}}}
@@ -181,6 +185,9 @@ func TestServiceGrids(t *testing.T) {
 		},
 		{"the name is taken", ready, map[string]string{"echo-svc": "v"},
 			"NameConflict: Service echo-svc exists already and belongs to DeploymentGrid grid-v"},
+		{"somebody took its keys away, and the controller is away", ready, map[string]string{"echo-svc": "open u"},
+			`Service echo-svc does not have the topologyKeys of this grid, ["zone1"]; is application-grid-controller ` +
+				"running?"},
 	} {
 		g := &v1.ServiceGrid{ObjectMeta: grid(1).ObjectMeta, Spec: v1.ServiceGridSpec{GridUniqKey: "zone1"},
 			Status: test.status}

@@ -410,6 +410,10 @@ var gridDefects = map[string]defect{
 		[]string{
 			"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this " +
 				"program's "}},
+	"a ServiceGrid whose Service lost its keys while the controller was away": {adding(serviceGrid("")),
+		[]string{"failure Grids ServiceGrid shop/front: Service front-svc does not have the topologyKeys of this grid, " +
+			`["zone1"]`}},
+	"a ServiceGrid": {adding(serviceGrid(`annotations: {topologyKeys: '["zone1"]'}, `)), nil},
 	"a newer CRD": {adding(crd("servicegrids.superedge.io", "99")),
 		[]string{
 			"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this " +
@@ -645,6 +649,18 @@ var networkDefects = map[string]defect{
 		[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes " +
 			"kube-proxy's place (FelixConfiguration default, bpfEnabled)"}},
 	"Calico for pods only": {adding(calico("Iptables", "false")), nil},
+	"Cilium on nodes of the cloud alone": {adding(strings.Replace(cilium, "hostNetwork: true,", "hostNetwork: true, "+
+		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: "+
+		"[{key: superedge.io/application-grid, operator: DoesNotExist}]}]}}},", 1)), nil},
+	"Calico's eBPF on nodes of the cloud alone": {adding(strings.Replace(calico("Iptables", "true"), "hostNetwork: true,",
+		"hostNetwork: true, nodeSelector: {cloud: only},", 1)), nil},
+	"Antrea": {adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: antrea-agent, namespace: kube-system},
+ spec: {template: {spec: {hostNetwork: true, containers: [{name: antrea-agent, image: "antrea/antrea-agent-ubuntu:v2.4.0"},
+ {name: antrea-ovs, image: "antrea/antrea-agent-ubuntu:v2.4.0", command: [start_ovs]}]}}}}`),
+		[]string{"unknown KubeProxyReplacement DaemonSet kube-system/antrea-agent: antrea-agent may send pods' connections"}},
+	"Kube-OVN on nodes of the cloud alone": {adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-ovn-cni,
+ namespace: kube-system}, spec: {template: {spec: {hostNetwork: true, nodeSelector: {cloud: only}, containers: [
+ {name: cni-server, image: "docker.io/kubeovn/kube-ovn:v1.14.0"}]}}}}`), nil},
 	"NodeLocal DNSCache": {
 		adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: node-local-dns, namespace: kube-system},
  spec: {template: {spec: {hostNetwork: true, containers: [{name: node-cache,
@@ -666,6 +682,16 @@ var networkDefects = map[string]defect{
 			nodeLocal),
 		[]string{"warning NodeLocalDNS", "failure Names Service kube-system/kube-dns-upstream: none of its " +
 			"topologyKeys is on 1 edge node with the label rack: no name resolves there"}},
+}
+
+// serviceGrid is a ServiceGrid, with a Service that has more metadata.
+func serviceGrid(more string) string {
+	return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: front, namespace: shop, generation: 1},
+ spec: {gridUniqKey: zone1}, status: {observedGeneration: 1, conditions: [{type: Ready, status: "True", reason: Ready}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: front-svc, namespace: shop, ` + more + `ownerReferences: [
+ {apiVersion: superedge.io/v1, kind: ServiceGrid, name: front, uid: ServiceGridshopfront, controller: true}]},
+ spec: {ports: [{port: 80}]}}`
 }
 
 // twoFleets have sites by labels of their own, and a CoreDNS on each edge node.

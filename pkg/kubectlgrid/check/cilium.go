@@ -84,7 +84,7 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
 	for _, n := range c.nodes {
-		if !n.isEdge() {
+		if !n.isEdge() || !cilium.runsOn(n) {
 			continue
 		}
 		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),

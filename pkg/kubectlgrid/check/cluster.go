@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -136,6 +137,7 @@ type workload struct {
 	// selectsEdge is set if its pods run on edge nodes only, avoidsEdge if they do not run there, waitsForWrapper if
 	// they run there until the wrapper is ready. requiresNodes is set if it has a required node affinity.
 	selectsEdge, avoidsEdge, waitsForWrapper, requiresNodes bool
+	affinity                                                nodeaffinity.RequiredNodeAffinity
 	// onDelete is set if its pods are replaced only when they are deleted. hub is the wrapper's flag --hub, and
 	// selector the selector of its pods. bypass is the program in it that reads endpoints itself. problem is the
 	// problem of the first of its pods.
@@ -153,6 +155,7 @@ func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 // placement sets the fields about where the pods of a workload run, as far as its node selector and its node affinity
 // use the labels of edge nodes.
 func (w *workload) placement(spec *corev1.PodSpec) {
+	w.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec})
 	terms := requiredTerms(spec)
 	w.requiresNodes = len(terms) > 0
 	goesTo := func(edge, proxy string) bool {
@@ -173,6 +176,12 @@ func (w *workload) placement(spec *corev1.PodSpec) {
 	w.selectsEdge = moved && !goesTo("", "")
 	w.avoidsEdge = !moved && !systemd
 	w.waitsForWrapper = w.avoidsEdge && goesTo(v1.EdgeNodePods, "")
+}
+
+// runsOn reports whether the pods of a DaemonSet may run on a node.
+func (w *workload) runsOn(n *node) bool {
+	runs, err := w.affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: n.labels}})
+	return runs || err != nil
 }
 
 // meets reports whether a label with this value, empty for none, meets a requirement.
@@ -230,13 +239,15 @@ type Cluster struct {
 	policy   bool   // kube-proxy-policy.yaml is, with its binding
 	felixBPF string // bpfEnabled of Calico's FelixConfiguration; empty if that does not set it
 
-	services      []service
-	reachKnown    bool            // their endpoints were read
-	coreDNS       map[string]bool // the nodes with a ready CoreDNS
-	dns           []string        // the Services of CoreDNS
-	hubAPI        bool            // the hub's APIService is there
-	hubAway       string          // why that is not available
-	leads         bool            // a controller holds the Lease, wherever it runs
+	services   []service
+	reachKnown bool            // their endpoints were read
+	coreDNS    map[string]bool // the nodes with a ready CoreDNS
+	dns        []string        // the Services of CoreDNS
+	// ofGrids has the metadata of the Services with the name of a ServiceGrid's.
+	ofGrids       map[Object]metav1.Object
+	hubAPI        bool   // the hub's APIService is there
+	hubAway       string // why that is not available
+	leads         bool   // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
 
 	definitions []definition
@@ -279,6 +290,16 @@ func (c *Cluster) running(program Program) []*workload {
 		}
 	}
 	return found
+}
+
+// onEdge returns the DaemonSets of a program that run on an edge node; without edge nodes, on any node.
+func (c *Cluster) onEdge(program Program) []*workload {
+	edges := c.edges()
+	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
+		return w.kind != kindDaemonSet || !slices.ContainsFunc(c.nodes, func(n *node) bool {
+			return (n.isEdge() || edges == 0) && w.runsOn(n)
+		})
+	})
 }
 
 // installed returns the workloads that run a program on edge nodes, or anywhere, without those of SuperEdge that this

@@ -97,7 +97,8 @@ func (e *edgeCheck) edgeNode(n *node) {
 	switch {
 	case len(e.proxies[n.name]) > 0:
 		e.kubeProxies(n)
-	case len(e.running(ciliumProgram)) > 0: // checkCilium checks whom that asks
+	case slices.ContainsFunc(e.running(ciliumProgram), func(w *workload) bool { return w.runsOn(n) }):
+		// checkCilium checks whom that asks
 	case n.edge != v1.EdgeNodeStatic && e.knows(kindDaemonSet) &&
 		(e.anyProxy || n.distribution != "" || n.proxyDisabled):
 		e.noProxyPod(n)
@@ -330,7 +331,7 @@ func (r *Report) checkSites(c *Cluster) {
 		}
 	}
 	for _, s := range c.services {
-		if s.err == nil && s.keys.Governed() &&
+		if s.err == nil && gridview.HasSites(s.keys) &&
 			(s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
 			sites.Governed = append(sites.Governed, s.keys)
 		}

@@ -14,11 +14,11 @@ import (
 func (r *Report) checkReplacements(c *Cluster) {
 	const check = gridview.CheckReplacement
 	found := false
-	for _, cilium := range c.running(ciliumProgram) {
+	for _, cilium := range c.onEdge(ciliumProgram) {
 		found = true
 		r.checkCilium(c, cilium)
 	}
-	for _, calico := range c.running(calicoProgram) {
+	for _, calico := range c.onEdge(calicoProgram) {
 		found = true
 		enabled, where := calico.env["FELIX_BPFENABLED"], "FELIX_BPFENABLED" // overrides the object
 		if enabled == "" {
@@ -32,6 +32,14 @@ func (r *Report) checkReplacements(c *Cluster) {
 				"FelixConfiguration could not be read: whether it takes kube-proxy's place is not known",
 				"look for bpfEnabled in it; it has to be false"},
 			row{otherwise, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
+	}
+	for _, program := range dataPlanes {
+		for _, w := range c.onEdge(program) {
+			found = true
+			r.add(Unknown, check, w.about(), string(program)+" may send pods' connections to Services on itself, and does "+
+				"not ask the wrapper then: Services would reach every site",
+				"see docs/compatibility.md, What programs Services")
+		}
 	}
 	about := Object{Kind: kindDaemonSet}
 	r.first(check, "",

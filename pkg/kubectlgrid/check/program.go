@@ -26,6 +26,10 @@ const (
 	ciliumProgram     Program = "cilium-agent"
 	calicoProgram     Program = "calico-node"
 	nodeLocalProgram  Program = "node-cache"
+	antreaProgram     Program = "antrea-agent"
+	kubeRouterProgram Program = "kube-router"
+	ovnProgram        Program = "ovnkube-controller"
+	kubeOVNProgram    Program = "kube-ovn"
 )
 
 // defaultPort is the wrapper's default port.
@@ -34,8 +38,11 @@ const defaultPort = 51006
 // programs are the recognised programs. The command decides first, whatever the name of the container.
 var programs = []Program{
 	wrapperProgram, daemonProgram, controllerProgram, hubProgram, kubeProxyProgram, ciliumProgram, calicoProgram,
-	nodeLocalProgram,
+	nodeLocalProgram, antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram,
 }
+
+// dataPlanes are programs that may program Services as Cilium does, and that do not show here whether they do.
+var dataPlanes = []Program{antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram}
 
 // container is a container that runs one of the programs, or that takes the wrapper's port of its node.
 type container struct {

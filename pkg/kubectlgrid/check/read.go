@@ -108,7 +108,7 @@ type Source struct {
 // readCluster reads the data that both Before and After need.
 func readCluster(ctx context.Context, source Source) *Cluster {
 	c := &Cluster{Source: source, documents: map[Object]*document{}, carries: map[Object]bool{},
-		missing: map[string]bool{}}
+		missing: map[string]bool{}, ofGrids: map[Object]metav1.Object{}}
 	c.readCiliumConfigs(ctx)
 	c.readNodes(ctx)
 	c.readPods(ctx)
@@ -353,8 +353,12 @@ func (c *Cluster) readServices(ctx context.Context) {
 			c.dns = append(c.dns, o.Name)
 		}
 		s := service{about: named(kindService, o.Namespace, o.Name)}
+		if strings.HasSuffix(o.Name, v1.ServiceSuffix) {
+			c.ofGrids[s.about] = &metav1.ObjectMeta{Name: o.Name, Annotations: o.Annotations,
+				OwnerReferences: o.OwnerReferences}
+		}
 		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
-		if s.err == nil && s.keys.Governed() {
+		if s.err == nil && gridview.HasSites(s.keys) {
 			s.tally = groupings.Of(s.keys).NewTally(o)
 		}
 		return s, s.annotation != "" && o.Spec.Type != corev1.ServiceTypeExternalName // which has no endpoints
@@ -497,6 +501,10 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 	}
 	if late := gridview.Unanswered(object); late != "" && c.Now.Sub(changed(object)) > changeAnswered {
 		trouble = append(trouble, late)
+	}
+	if of, ok := object.(*v1.ServiceGrid); ok && c.knows(kindService) && len(trouble) == 0 &&
+		gridview.Unanswered(of) == "" && of.DeletionTimestamp == nil {
+		return gridview.CompareService(of, c.ofGrids[named(kindService, of.Namespace, of.Name+v1.ServiceSuffix)])
 	}
 	return strings.Join(trouble, "; ")
 }

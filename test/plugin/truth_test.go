@@ -134,6 +134,9 @@ type truth struct {
 func (w *world) of(name string, s *corev1.Service) truth {
 	w.Helper()
 	m, keys := w.machines[name], keysOf(s)
+	if keys[0] == "*" {
+		return truth{} // it is to reach every endpoint
+	}
 	strict := !slices.Contains(keys, "*")
 	shares := func(key, other string) bool {
 		a, ok := m.labels[key]

@@ -103,6 +103,7 @@ var shapes = []shape{
 	{"prefers-node", `["kubernetes.io/hostname","*"]`, false, nil, []string{""}},
 	{"pool", `["pool"]`, false, nil, []string{""}},
 	{"sticky", `["zone"]`, false, nil, []string{""}},
+	{"any", `["*"]`, false, nil, []string{""}},
 	{"typo", `["zon"]`, false, nil, []string{""}},
 }
 
@@ -227,6 +228,9 @@ func (w *world) addService(shape shape) {
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
 		m := w.machines[name]
 		key := keys[0]
+		if key == "*" {
+			key = hostname
+		}
 		if key == hostname && len(keys) > 1 && keys[1] != "*" {
 			key = keys[1]
 		}
@@ -625,6 +629,24 @@ var defects = []struct {
 		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
  spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v0"}]}}},
  status: {availableReplicas: 1}}`)
+		return true
+	}},
+	{"Cilium on nodes of the cloud alone, which is no defect", func(w *world, _ *rand.Rand) bool {
+		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system},
+ spec: {template: {spec: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+  {matchExpressions: [{key: superedge.io/application-grid, operator: DoesNotExist}]}]}}},
+ containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
+		return true
+	}},
+	{"a ServiceGrid whose Service lost its keys", func(w *world, _ *rand.Rand) bool {
+		w.unanswered = true
+		w.extra = append(w.extra, `{apiVersion: superedge.io/v1, kind: ServiceGrid,
+ metadata: {name: front, namespace: shop, uid: u, generation: 1}, spec: {gridUniqKey: zone},
+ status: {observedGeneration: 1, conditions: [{type: Ready, status: "True", reason: Ready}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: front-svc, namespace: shop,
+ labels: {superedge.io/grid-selector: front}, ownerReferences: [
+ {apiVersion: superedge.io/v1, kind: ServiceGrid, name: front, uid: u, controller: true}]}, spec: {ports: [{port: 80}]}}`)
 		return true
 	}},
 	{"a server without a scheme, which is the wrapper's", onNode(func(w *world, name string) {

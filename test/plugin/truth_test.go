@@ -130,6 +130,13 @@ type truth struct {
 	last bool
 }
 
+// broken reports whether a node does not keep Services to its site, or gets no changes of them. Of a silent node the API
+// server shows how its programs are set up, and not how they are.
+func (m *machine) broken() bool { return m.past || m.frozen && (!m.unready || !m.cut) || m.as != "" }
+
+// unseen reports whether the node itself starts its programs, so that the API server does not show whom they ask.
+func (m *machine) unseen() bool { return m.kind == "systemd" || m.kind == "static" }
+
 // of is the truth on a node.
 func (w *world) of(name string, s *corev1.Service) truth {
 	w.Helper()
@@ -153,7 +160,7 @@ func (w *world) of(name string, s *corev1.Service) truth {
 		t.apart = !t.wrong
 		return t
 	}
-	unseen := m.past && (m.kind == "systemd" || m.kind == "static")
+	unseen := m.past && m.unseen()
 	if unseen { // whether its wrapper has something to show is in sight of everybody
 		kept := *m
 		kept.past, w.machines[name] = false, &kept
@@ -163,8 +170,7 @@ func (w *world) of(name string, s *corev1.Service) truth {
 		}
 	}
 	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
-	// Of a silent node the API server shows how its programs are set up, and not how they are.
-	broken := m.past || m.frozen && (!m.unready || !m.cut) || m.as != ""
+	broken := m.broken()
 	silent, linked := in && m.cut, w.connectBy(name, s, w.slicesOf(s))
 	for address, o := range w.connect(name, s) {
 		for there := range o.reached {

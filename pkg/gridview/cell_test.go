@@ -183,7 +183,8 @@ func TestHeadless(t *testing.T) {
 			"CoreDNS that answers asks a wrapper." {
 		t.Errorf("got %+v", s)
 	}
-	if view = ofService(service, nodes, &Diagnosis{}, slice("p@a1")); view.Healthy() || fmt.Sprint(view.Without) != "[b]" {
+	view = ofService(service, nodes, &Diagnosis{}, slice("p@a1"))
+	if view.Healthy() || fmt.Sprint(view.Without) != "[b]" {
 		t.Errorf("got %+v", view)
 	}
 }
@@ -318,7 +319,7 @@ func TestHostnameIsNoSite(t *testing.T) {
 	}
 }
 
-// TestAnyEndpoint: a Service whose only key is "*" reaches every endpoint from everywhere, and no command calls it closed.
+// TestAnyEndpoint: a Service whose only key is "*" reaches every endpoint from everywhere, and is not called closed.
 func TestAnyEndpoint(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
 	view := ofService(wiretest.ServiceOf("shop/s", `["*"]`), nodes, &Diagnosis{Findings: []Finding{
@@ -369,7 +370,7 @@ func TestNotCheckedYet(t *testing.T) {
 	before := map[string]topology.Labels{"a1": edgeIn("a"), "b1": {"zone": "b"}, "c1": {}}
 	now := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "c1": {"zone": "a"}}
 	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), now, &Diagnosis{Nodes: before}, slice("p@a1 q@b1"))
-	if v := view.Verdict; v.Keeps != 1 || fmt.Sprint(v.Unknown) != "map[not checked yet:1]" || fmt.Sprint(v.Fails) != "[c1]" {
+	if v := view.Verdict; v.Keeps != 1 || v.Unknown["not checked yet"] != 1 || fmt.Sprint(v.Fails) != "[c1]" {
 		t.Errorf("got %+v", v)
 	}
 	if at := view.At("zone", "b")[0]; at.Verdict.Word != "unknown" || at.Keeps != "unknown: not checked yet" {

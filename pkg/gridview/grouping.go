@@ -56,8 +56,8 @@ type Grouping struct {
 	half map[string]bool
 }
 
-// ofNames returns the Grouping for headless Services. Their names lead to the pods of all sites, unless the CoreDNS that
-// answers asks the node's wrapper, which the API server does not show.
+// ofNames returns the Grouping for headless Services. Their names lead to the pods of all sites, unless the CoreDNS
+// that answers asks the node's wrapper, which the API server does not show.
 func (g *Grouping) ofNames() *Grouping {
 	of := *g
 	of.keeping = maps.Clone(g.keeping)

@@ -27,8 +27,8 @@ type Sites struct {
 	Governed []topology.Keys
 	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service.
 	GridKeys []string
-	// CoreDNS are the nodes with a ready pod of CoreDNS; nil if not known. Resolvers are the Services that nodes ask for
-	// names.
+	// CoreDNS are the nodes with a ready pod of CoreDNS; nil if not known. Resolvers are the Services that nodes ask
+	// for names.
 	CoreDNS   map[string]bool
 	Resolvers []Resolver
 }
@@ -37,7 +37,7 @@ type Sites struct {
 type Resolver struct {
 	Name string
 	Keys topology.Keys
-	// Nodes are the nodes that ask it: those of whose pods it is the nameserver, or on which NodeLocal DNSCache asks it.
+	// Nodes are the nodes that ask it: their pods do, or NodeLocal DNSCache does for them.
 	Nodes map[string]bool
 }
 

@@ -36,7 +36,8 @@ func childrenOf(uids map[string]string) map[string]metav1.Object {
 		if left, open := strings.CutPrefix(uid, "open "); open {
 			uid, annotations = left, nil
 		}
-		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations,
+		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Annotations: annotations,
 			OwnerReferences: []metav1.OwnerReference{
 				{Kind: "DeploymentGrid", Name: "grid-" + uid, UID: types.UID(uid), Controller: ptr.To(true)},
 			}}}

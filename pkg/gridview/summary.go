@@ -81,8 +81,9 @@ func WithReach(findings []Finding, key string, services []ServiceSummary) []Find
 func (v *View) Summary() ServiceSummary {
 	s := ServiceSummary{
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(), Severity: OK,
-		Message: cmp.Or(v.Error, v.Conclusion(), "No topology key keeps it to sites: every node reaches every endpoint."),
-		reach:   v.Reach,
+		Message: cmp.Or(v.Error, v.Conclusion(), "No topology key keeps it to sites: every node may reach every "+
+			"endpoint."),
+		reach: v.Reach,
 	}
 	governed := HasSites(v.TopologyKeys)
 	for i := range v.Sites {

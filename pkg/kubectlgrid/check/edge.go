@@ -363,7 +363,7 @@ func (c *Cluster) resolvers() []gridview.Resolver {
 		}
 		byName[name].Nodes[n.name] = true
 	}
-	var resolvers []gridview.Resolver
+	resolvers := make([]gridview.Resolver, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		resolver := byName[name]
 		for _, s := range c.services {

@@ -36,14 +36,14 @@ func (r *Report) checkReplacements(c *Cluster) {
 	for _, program := range dataPlanes {
 		for _, w := range c.onEdge(program) {
 			found = true
-			r.add(Unknown, check, w.about(), string(program)+" may send pods' connections to Services on itself, and does "+
-				"not ask the wrapper then: Services would reach every site",
+			r.add(Unknown, check, w.about(), string(program)+" may send pods' connections to Services on itself, and "+
+				"does not ask the wrapper then: Services would reach every site",
 				"see docs/compatibility.md, What programs Services")
 		}
 	}
 	about := Object{Kind: kindDaemonSet}
 	r.first(check, "",
-		row{!c.knows(kindDaemonSet), Unknown, about, "whether Cilium or Calico takes kube-proxy's place could not be read",
+		row{!c.knows(kindDaemonSet), Unknown, about, "whether a program takes kube-proxy's place could not be read",
 			"ask again as somebody who may read them"},
 		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""})
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -30,8 +29,10 @@ const (
 	podsEvery = 5 * time.Second
 	// diagnoseEvery is the time between two diagnoses of the cluster, which read all nodes.
 	diagnoseEvery = time.Minute
-	// farewell is how long open requests may take when the dashboard ends.
+	// farewell is how long open requests may take when the dashboard ends, and patience how long a client may take to
+	// read an answer.
 	farewell = time.Second
+	patience = 30 * time.Second
 )
 
 // Dashboard is a server that listens, and follows a cluster.
@@ -43,17 +44,16 @@ type Dashboard struct {
 	http     *http.Server
 	cluster  cluster.Cluster
 	facts    *facts
-	feed     *feed
 	sources  []*source
 }
 
 // New makes a dashboard that listens on a port of the loopback, or on a free one for 0. Run serves.
 func New(ctx context.Context, c cluster.Cluster, port uint16, shown Shown) (*Dashboard, error) {
-	d := &Dashboard{cluster: c, facts: newFacts(), feed: newFeed()}
+	d := &Dashboard{cluster: c, facts: newFacts()}
 	for _, r := range resources() {
 		s := &source{
-			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
-			status: SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()},
+			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts,
+			status: SourceStatus{Resource: r.name, State: SourceReading},
 		}
 		d.sources = append(d.sources, s)
 	}
@@ -65,9 +65,7 @@ func New(ctx context.Context, c cluster.Cluster, port uint16, shown Shown) (*Das
 	d.listener = listener
 	token := rand.Text()
 	d.URL = "http://" + listener.Addr().String() + "/#token=" + token
-	s := &server{
-		facts: d.facts, feed: d.feed, sources: d.states, shown: shown, streams: make(chan struct{}, maxStreams),
-	}
+	s := &server{facts: d.facts, sources: d.states, shown: shown}
 	d.http = &http.Server{
 		Handler:           s.handler(token, hostsOf(listener.Addr().String())),
 		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: patience, IdleTimeout: 2 * time.Minute,
@@ -101,11 +99,8 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	for _, s := range d.sources {
 		all.Go(func() { s.run(ctx) })
 	}
-	all.Go(func() { d.feed.run(ctx) })
 	all.Go(func() { wait.NonSlidingUntilWithContext(ctx, d.askForPods, podsEvery) })
 	all.Go(func() { wait.NonSlidingUntilWithContext(ctx, d.diagnose, diagnoseEvery) })
-	// A stream ends with the context of its request.
-	d.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	all.Go(func() {
 		<-ctx.Done()
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
@@ -122,16 +117,6 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	return nil
 }
 
-// note changes the facts, and signals the page if that has an effect.
-func (d *Dashboard) note(change func() bool) {
-	d.facts.mu.Lock()
-	changed := change()
-	d.facts.mu.Unlock()
-	if changed {
-		d.feed.signal()
-	}
-}
-
 // askForPods asks why pods of grids are not ready, while some are not.
 func (d *Dashboard) askForPods(ctx context.Context) {
 	notReady := map[gridview.Object]readPods{}
@@ -142,14 +127,14 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 			return p.DeletionTimestamp != nil || gridview.IsReady(&p)
 		}), err != nil}
 	}
-	d.note(func() bool { return d.facts.setPods(notReady) })
+	d.facts.update(func() bool { return d.facts.setPods(notReady) })
 }
 
 // diagnose updates the diagnosis of the cluster. It prints warnings only once.
 func (d *Dashboard) diagnose(ctx context.Context) {
 	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
 	d.cluster.Warnings = io.Discard
-	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
+	d.facts.update(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 
 // notReady returns the grids whose pods may show why a site is not ready.

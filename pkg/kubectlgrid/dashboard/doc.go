@@ -6,9 +6,9 @@
 //
 // A source follows one resource, and keeps the parts of its objects that the page needs in facts. Package gridview
 // computes results from the facts, with the functions that make the output of the other commands. A result is computed
-// on request, and kept until one of its objects changes. A change wakes the pages' streams, at most a few times a
-// second; a stream carries only the number of the newest revision. The page then requests the data that it shows. So
-// nothing is queued for a slow page, and a closed page costs nothing.
+// on request, and kept until one of its objects changes. A visible page asks twice a second for the number of the
+// newest revision, and for the data that it shows if that is another one. So nothing is queued for a slow page, and a
+// closed page costs nothing.
 //
 // # Access
 //

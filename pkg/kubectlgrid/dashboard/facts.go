@@ -35,6 +35,24 @@ type facts struct {
 	states    map[gridview.Object]*gridview.Grid
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
+	// revision grows with every change that may affect an answer.
+	revision uint64
+}
+
+// update makes a change, which reports whether it may affect an answer.
+func (f *facts) update(change func() bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if change() {
+		f.revision++
+	}
+}
+
+// latest returns the newest revision.
+func (f *facts) latest() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.revision
 }
 
 // readPods are pods that are not ready. They are old if they could not be read again.
@@ -64,7 +82,7 @@ func newFacts() *facts {
 		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
 		pods:      map[gridview.Object]readPods{},
 		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[gridview.Object]*gridview.Grid{},
-		known: map[string]bool{},
+		known: map[string]bool{}, revision: 1,
 	}
 }
 

@@ -32,7 +32,7 @@ type Overview struct {
 	// Cluster names the cluster. Namespace is the only namespace that is shown; empty for all.
 	Cluster   string `json:"cluster"`
 	Namespace string `json:"namespace,omitempty"`
-	// Revision grows with every change. The stream of events has it.
+	// Revision grows with every change.
 	Revision uint64 `json:"revision"`
 	// Sources are the resources from which the answer is made.
 	Sources []SourceStatus `json:"sources"`
@@ -46,6 +46,11 @@ type Overview struct {
 	Findings []gridview.Finding `json:"findings"`
 	// Diagnosed is false until they are known.
 	Diagnosed bool `json:"diagnosed"`
+}
+
+// Revision is the revision of the newest Overview.
+type Revision struct {
+	Revision uint64 `json:"revision"`
 }
 
 // GridSummary is a grid in short.
@@ -147,11 +152,12 @@ type CellDetail struct {
 
 // The methods below make the answers. They are functions of the facts, whose lock they take.
 
-// overview makes the Overview, except for its revision, cluster and namespace.
+// overview makes the Overview, except for its cluster and namespace.
 func (f *facts) overview(key string) Overview {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Services: f.serviceSummaries(), Grids: []GridSummary{}}
+	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Revision: f.revision, Services: f.serviceSummaries(),
+		Grids: []GridSummary{}}
 	if o.Services == nil {
 		o.Services = []gridview.ServiceSummary{} // [], not null, in JSON; Sources say that they are not known
 	}

@@ -4,26 +4,15 @@ import (
 	"cmp"
 	"embed"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"path"
 	"strconv"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-)
-
-const (
-	// maxStreams is the largest number of pages that follow changes at the same time.
-	maxStreams = 64
-	// alive is the time between two writes to an idle stream. A page that receives nothing for longer connects again.
-	alive = 15 * time.Second
-	// patience is how long a client may take to read a write.
-	patience = 30 * time.Second
 )
 
 //go:embed page
@@ -42,10 +31,8 @@ var mediaTypes = map[string]string{
 // server answers the requests of the page, and of scripts.
 type server struct {
 	facts   *facts
-	feed    *feed
 	sources func() []SourceStatus
 	shown   Shown
-	streams chan struct{} // has an element for every open stream
 }
 
 // Shown is the part of the cluster that is shown.
@@ -64,7 +51,9 @@ func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
 	api.HandleFunc("/api/sites/{site}", s.whenRead(s.site))
 	api.HandleFunc("/api/cells/{site}/{namespace}/{name}", s.whenRead(s.cell))
-	api.HandleFunc("/api/events", s.events)
+	api.HandleFunc("/api/revision", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, Revision{s.facts.latest()})
+	})
 	api.HandleFunc("/", notFound)
 	mux := http.NewServeMux()
 	mux.Handle("/api/", withToken(token, api))
@@ -107,9 +96,8 @@ func (s *server) whenRead(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (s *server) overview(w http.ResponseWriter, r *http.Request) {
-	revision, _ := s.feed.latest() // read before the facts, so that these are not older
 	o := s.facts.overview(s.key(r))
-	o.Revision, o.Cluster, o.Namespace, o.Sources = revision, s.shown.Cluster, s.shown.Namespace, s.sources()
+	o.Cluster, o.Namespace, o.Sources = s.shown.Cluster, s.shown.Namespace, s.sources()
 	answer(w, o)
 }
 
@@ -155,51 +143,6 @@ func (s *server) chosenKey(r *http.Request) string {
 		return key
 	}
 	return s.facts.overview("").Matrix.Key
-}
-
-// events sends a stream of server-sent events: the number of the newest revision, at once and then whenever a newer one
-// exists. A client that reads slowly gets the newest when it is ready for it; those in between are skipped.
-func (s *server) events(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		w.Header().Set("Retry-After", "10")
-		fail(w, http.StatusTooManyRequests, fmt.Sprintf("%d pages follow the cluster already", maxStreams))
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	if r.Method == http.MethodHead {
-		return
-	}
-	writer := http.NewResponseController(w)
-	ticker := time.NewTicker(alive)
-	defer ticker.Stop()
-	sent := uint64(0)
-	for {
-		revision, next := s.feed.latest()
-		text := ": alive\n\n"
-		if revision != sent {
-			text = fmt.Sprintf("event: revision\nid: %d\ndata: {\"revision\":%d}\n\n", revision, revision)
-			sent = revision
-		}
-		// This replaces the deadline of the whole response.
-		if err := writer.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-			return
-		}
-		if _, err := w.Write([]byte(text)); err != nil {
-			return
-		}
-		if err := writer.Flush(); err != nil {
-			return
-		}
-		select {
-		case <-next:
-		case <-ticker.C:
-		case <-r.Context().Done():
-			return
-		}
-	}
 }
 
 func found[T any](w http.ResponseWriter, object *T, otherwise string) {

@@ -1,8 +1,6 @@
 package dashboard
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -23,7 +20,7 @@ const secret = "SECRET"
 func serve(t *testing.T, f *facts) (*server, string) {
 	t.Helper()
 	s := &server{
-		facts: f, feed: newFeed(), shown: Shown{Cluster: "test"}, streams: make(chan struct{}, maxStreams),
+		facts: f, shown: Shown{Cluster: "test"},
 		sources: func() []SourceStatus { return []SourceStatus{{Resource: nodes, State: SourceFollowing}} },
 	}
 	listening := httptest.NewUnstartedServer(nil)
@@ -94,7 +91,7 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/api/overview", "Authorization: Bearer SECRE", 401, "no valid token"},
 		{"GET", "/api/overview", "Authorization: Bearer SECRETS", 401, "no valid token"},
 		{"GET", "/api/overview?token=SECRET", "Authorization: ", 401, "no valid token"},
-		{"GET", "/api/events", "Authorization: ", 401, "no valid token"},
+		{"GET", "/api/revision", "Authorization: ", 401, "no valid token"},
 		{"GET", "/api/nothing", "Authorization: ", 401, "no valid token"},
 		{"GET", "/api/overview", "Sec-Fetch-Site: cross-site", 403, "other origins"},
 		{"GET", "/api/overview", "Sec-Fetch-Site: same-site", 403, "other origins"},
@@ -288,125 +285,16 @@ func TestNotYetRead(t *testing.T) {
 	}
 }
 
-// stream opens a stream of events.
-func stream(t *testing.T, url string) streamed {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+secret)
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { response.Body.Close() })
-	return streamed{bufio.NewScanner(response.Body), response.StatusCode, response.Header, response.Body}
-}
-
-// streamed is a stream of events that has begun.
-type streamed struct {
-	*bufio.Scanner
-	code   int
-	header http.Header
-	body   io.Closer
-}
-
-// TestStream: a reader gets the newest revision at once, and each that follows, as long as it reads.
-func TestStream(t *testing.T) {
+// TestRevision: a page learns that something has changed.
+func TestRevision(t *testing.T) {
 	s, url := serve(t, newFacts())
-	events := stream(t, url)
-	if got := events.header.Get("Content-Type"); got != "text/event-stream" {
-		t.Errorf("it is %s", got)
-	}
-	next := func() string {
-		t.Helper()
-		for events.Scan() {
-			if data, ok := strings.CutPrefix(events.Text(), "data: "); ok {
-				return data
-			}
-		}
-		t.Fatalf("the stream has ended: %v", events.Err())
-		return ""
-	}
-	if got := next(); got != `{"revision":1}` {
-		t.Errorf("got %s", got)
-	}
-	s.feed.advance()
-	if got := next(); got != `{"revision":2}` {
-		t.Errorf("got %s", got)
-	}
-}
-
-// TestManyStreams: there are so many streams and no more, and one that ends makes room.
-func TestManyStreams(t *testing.T) {
-	_, url := serve(t, newFacts())
-	var open []streamed
-	for range maxStreams {
-		events := stream(t, url)
-		if !events.Scan() {
-			t.Fatal("a stream has ended")
-		}
-		open = append(open, events)
-	}
-	if got := request(t, http.MethodGet, url+"/api/events"); got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" {
-		t.Errorf("got %d %s", got.code, got.body)
-	}
-	open[0].body.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		events := stream(t, url)
-		if events.code == http.StatusOK && events.Scan() {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("got %d after one has ended", events.code)
+	for revision, changed := range []bool{false, false, true} {
+		s.facts.update(func() bool { return changed })
+		want := fmt.Sprintf(`{"revision":%d}`, max(revision, 1))
+		if got := request(t, http.MethodGet, url+"/api/revision"); got.body != want {
+			t.Errorf("got %s, want %s", got.body, want)
 		}
 	}
-}
-
-// stuck is a response that can be written to only as far as it is read.
-type stuck struct {
-	*httptest.ResponseRecorder
-
-	read chan string
-}
-
-func (s *stuck) Write(data []byte) (int, error) {
-	s.read <- string(data)
-	return len(data), nil
-}
-
-func (s *stuck) SetWriteDeadline(time.Time) error { return nil }
-
-// TestSlowReader: a reader that does not read gets the newest revision when it does, and none of those between, which
-// nobody keeps.
-func TestSlowReader(t *testing.T) {
-	s, _ := serve(t, newFacts())
-	ctx, stop := context.WithCancel(t.Context())
-	w := &stuck{httptest.NewRecorder(), make(chan string)}
-	ended := make(chan struct{})
-	go func() {
-		s.events(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/events", nil))
-		close(ended)
-	}()
-	var got []string
-	got = append(got, <-w.read)
-	s.feed.advance()
-	// It is blocked in writing the second revision, or about to read it, while a thousand more come.
-	for range 1000 {
-		s.feed.advance()
-	}
-	got = append(got, <-w.read)
-	last := got[1]
-	for !strings.Contains(last, `"revision":1002`) {
-		last = <-w.read
-		got = append(got, last)
-	}
-	if len(got) > 3 || !strings.Contains(got[0], `"revision":1}`) {
-		t.Errorf("got %d: %q", len(got), got)
-	}
-	stop()
-	<-ended
 }
 
 // TestHosts: requests name the loopback, by its address or its name.

@@ -49,8 +49,6 @@ type SourceStatus struct {
 	Known bool `json:"known"`
 	// Message is why the resource is not followed.
 	Message string `json:"message,omitempty"`
-	// Since is when the state began.
-	Since metav1.Time `json:"since"`
 }
 
 // source follows one resource into the facts. It is the store of client-go's reflector.
@@ -60,8 +58,6 @@ type source struct {
 	client    client.WithWatch
 	namespace string
 	facts     *facts
-	// changed is called whenever something has changed, without a lock.
-	changed func()
 
 	status SourceStatus // guarded by facts.mu
 	// plain is set while the objects are those of a plain list, which is useful only with the watch after it. It is not
@@ -136,20 +132,12 @@ func (s *source) failed(err error) {
 
 // become sets the state. Known objects stay known while the source fails, even if they may be old.
 func (s *source) become(state SourceState, message string) {
-	s.facts.mu.Lock()
-	known := state == SourceFollowing || (state == SourceFailing && s.facts.known[s.name])
-	changed := s.facts.know(s.name, known)
-	s.status.Known = known
-	if s.status.State != state || s.status.Message != message {
-		if s.status.State != state {
-			s.status.Since = metav1.Now()
-		}
-		s.status.State, s.status.Message, changed = state, message, true
-	}
-	s.facts.mu.Unlock()
-	if changed {
-		s.changed()
-	}
+	s.facts.update(func() bool {
+		before := s.status
+		s.status.State, s.status.Message = state, message
+		s.status.Known = state == SourceFollowing || (state == SourceFailing && s.facts.known[s.name])
+		return s.facts.know(s.name, s.status.Known) || s.status != before
+	})
 }
 
 // Add implements toolscache.ReflectorStore.
@@ -170,12 +158,7 @@ func (s *source) replace(object any, gone bool) error {
 	if trim(o); gone {
 		o = nil
 	}
-	s.facts.mu.Lock()
-	changed := s.facts.set(s.name, name, o)
-	s.facts.mu.Unlock()
-	if changed {
-		s.changed()
-	}
+	s.facts.update(func() bool { return s.facts.set(s.name, name, o) })
 	return nil
 }
 
@@ -189,20 +172,20 @@ func (s *source) Replace(objects []any, _ string) error {
 			listed[client.ObjectKeyFromObject(o)] = o
 		}
 	}
-	s.facts.mu.Lock()
-	for _, before := range slices.Collect(s.facts.all(s.name)) {
-		if name := client.ObjectKeyFromObject(before); listed[name] == nil {
-			s.facts.set(s.name, name, nil)
+	s.facts.update(func() (changed bool) {
+		for _, before := range slices.Collect(s.facts.all(s.name)) {
+			if name := client.ObjectKeyFromObject(before); listed[name] == nil {
+				changed = s.facts.set(s.name, name, nil) || changed
+			}
 		}
-	}
-	for name, o := range listed {
-		s.facts.set(s.name, name, o)
-	}
-	s.facts.mu.Unlock()
+		for name, o := range listed {
+			changed = s.facts.set(s.name, name, o) || changed
+		}
+		return changed
+	})
 	if !s.plain {
 		s.become(SourceFollowing, "")
 	}
-	s.changed()
 	return nil
 }
 

@@ -44,7 +44,7 @@ func TestManySites(t *testing.T) {
 		t.Logf("%-40s server: %d MiB resident, %s of CPU in all; page: %s", what, resident, cpu,
 			evaluate[string](b, `(() => {
 			const draws = performance.getEntriesByName("draw").map(e => Math.round(e.duration));
-			const asked = performance.getEntriesByType("resource").filter(e => e.name.includes("/api/") && !e.name.endsWith("/events"));
+			const asked = performance.getEntriesByType("resource").filter(e => e.name.includes("/api/") && !e.name.endsWith("/revision"));
 			const bytes = asked.map(e => Math.round(e.decodedBodySize / 1024) + " KiB in " + Math.round(e.duration) + " ms");
 			performance.clearMeasures();
 			performance.clearResourceTimings();

@@ -19,47 +19,15 @@ export function takeToken() {
   }
 }
 
-async function ask(path, signal) {
+const longestSilence = 40_000;
+
+/** get returns the JSON at a path. */
+export async function get(path) {
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(tokenKey) ?? ""}` };
-  const response = await fetch(path, { headers, signal, cache: "no-store" });
+  const response = await fetch(path, { headers, signal: AbortSignal.timeout(longestSilence), cache: "no-store" });
   if (!response.ok) {
     const reason = await response.json().catch(() => ({}));
     throw new Refusal(response.status, reason.message ?? response.statusText);
   }
-  return response;
-}
-
-/** get returns the JSON at a path. */
-export async function get(path) {
-  return (await ask(path)).json();
-}
-
-// The server writes something every 15 seconds.
-const longestSilence = 40_000;
-
-/** revisions yields the number of every revision that the server reports, until the connection ends or is aborted. */
-export async function* revisions(signal) {
-  const silence = new AbortController();
-  signal.addEventListener("abort", () => silence.abort(), { once: true });
-  let timer = setTimeout(() => silence.abort(), longestSilence);
-  try {
-    const response = await ask("/api/events", silence.signal);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(), longestSilence);
-      text += value;
-      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
-        const data = /^data: (.*)$/m.exec(text.slice(0, end));
-        text = text.slice(end + 2);
-        if (data) yield JSON.parse(data[1]).revision;
-      }
-    }
-  } finally {
-    clearTimeout(timer);
-    silence.abort();
-  }
+  return response.json();
 }

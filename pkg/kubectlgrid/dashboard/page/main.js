@@ -1,6 +1,6 @@
-// The page: it asks for what it shows whenever the server reports another revision, one request at a time.
+// The page: it asks for what it shows whenever the server has another revision, one request at a time.
 
-import { get, Refusal, revisions, takeToken } from "./api.js";
+import { get, Refusal, takeToken } from "./api.js";
 import { drawDetail, drawMissing } from "./detail.js";
 import { attribute, text } from "./dom.js";
 import { moveInMatrix } from "./matrix.js";
@@ -90,30 +90,25 @@ function drawChosen(wanted, answer) {
   }
 }
 
-/** follow keeps the page up to date, while it is visible: browsers allow few connections to one server. */
-let stream = new AbortController();
+/** follow keeps the page up to date, while it is visible. */
 async function follow() {
+  let lost = false;
   for (;;) {
     while (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
-    stream = new AbortController();
     try {
-      for await (const revision of revisions(stream.signal)) {
-        if (String(revision) !== document.body.dataset.revision) refresh();
-      }
-      refused(new Error("the stream has ended"));
+      const { revision } = await get("/api/revision");
+      if (lost || String(revision) !== document.body.dataset.revision) await refresh();
+      lost = false;
     } catch (error) {
-      if (stream.signal.aborted) continue;
+      lost = true;
       refused(error);
       if (error instanceof Refusal && error.status === 401) return;
     }
-    await pause(1000);
+    await pause(500);
   }
 }
 
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) stream.abort();
-  else refresh();
-});
+document.addEventListener("visibilitychange", refresh);
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href^='#/']");
   if (link && link.id !== "close") shown.opener = link;

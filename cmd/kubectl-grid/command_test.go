@@ -66,7 +66,8 @@ func onlyMetadata(list runtime.Object) *metav1.PartialObjectMetadataList {
 			TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), Labels: object.GetLabels(),
-				OwnerReferences: object.GetOwnerReferences(), CreationTimestamp: object.GetCreationTimestamp(),
+				Annotations: object.GetAnnotations(), OwnerReferences: object.GetOwnerReferences(),
+				CreationTimestamp: object.GetCreationTimestamp(),
 			},
 		})
 		return nil

@@ -175,6 +175,7 @@ func (f *fixture) breakBefore() {
 			"unknown Read ConfigMap kube-system/kubeadm-config", "unknown Read CiliumNodeConfig",
 			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
 			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
+			"unknown KubeProxyReplacement DaemonSet",
 		}, 3, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
 	} {
 		f.Step(name, func() {
@@ -348,7 +349,7 @@ var defects = []struct {
 		for i := range lost {
 			lost[i] = "unknown Read " + lost[i]
 		}
-		return lost
+		return append(lost, "unknown KubeProxyReplacement DaemonSet")
 	}, 1, cluster.RoleNobody},
 	{"NodeLocal DNSCache", func(f *fixture) []string {
 		f.temporarily(nodeLocalManifest)

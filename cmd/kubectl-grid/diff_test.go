@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
@@ -155,44 +154,5 @@ func TestDiffProgram(t *testing.T) {
 	if o := call(t, noGrids(""), "diff", "-f", file); o.code != flags.ExitUsage ||
 		!strings.Contains(o.stderr, "comparing with /nonexistent") {
 		t.Errorf("got %+v", o)
-	}
-}
-
-// withEcho is shop with the DeploymentGrid echo by its name.
-func withEcho(change func(*v1.DeploymentGrid)) server {
-	s := shop()
-	list := s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids"].(*v1.DeploymentGridList)
-	grid := list.Items[0].DeepCopy()
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind("DeploymentGrid"))
-	if change != nil {
-		change(grid)
-	}
-	s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"] = grid
-	return s
-}
-
-// TestDiffOfSite: what one site has is compared with what it will get; the other sites are not asked about.
-func TestDiffOfSite(t *testing.T) {
-	s := &dryRuns{server: withEcho(func(grid *v1.DeploymentGrid) {
-		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
-		grid.Spec.Rollout = &v1.Rollout{}
-	})}
-	o := call(t, s, "diff", "dg/echo", "--site", "west")
-	if o.code != exitDifferences || !strings.Contains(o.stdout, "site west\n") || strings.Contains(o.stdout, "east") ||
-		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
-		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
-	}
-	for args, says := range map[string]string{
-		"diff dg/echo":                   "give KIND/NAME with --site and without -f",
-		"diff dg/echo --site west -f x":  "give KIND/NAME with --site and without -f",
-		"diff --site west -f x":          "--site is of a grid in the cluster",
-		"diff dg/echo more --site west":  "too many arguments",
-		"diff sg/echo --site west":       "a ServiceGrid has no rollout",
-		"diff dg/echo --site north":      `has no site "north"`,
-		"diff deployment/x --site north": "is not a kind of grid",
-	} {
-		if o := call(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
-			t.Errorf("%s: got %+v", args, o)
-		}
 	}
 }

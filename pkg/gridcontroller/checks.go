@@ -106,7 +106,7 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 	}
 	why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
 	return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
-		"%s; see kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
+		"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
 }
 
 // removePassed removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes forgotten

@@ -80,3 +80,21 @@ func resolver(node *kubeadm.Node, dns string) *net.Resolver {
 		return node.DialContext(ctx, network, dns)
 	}}
 }
+
+// checkSiteCommands runs kubectl grid logs and exec, by the real kubectl and the node's container runtime, on the pod
+// of statefulGrid in this site.
+func (o *operator) checkSiteCommands(site string) {
+	o.Helper()
+	pod := "db-" + site + "-0"
+	if got := o.Shell("kubectl grid logs ssg/db --site " + site + " -- --tail=1"); got != "serving in "+pod+"\n" {
+		o.Errorf("logs of %s: %q", site, got)
+	}
+	inside := "kubectl grid exec ssg/db --site " + site + " -- /usr/local/bin/echo "
+	if got := o.Shell(inside + "hostname"); got != pod+"\n" {
+		o.Errorf("exec in %s: %q", site, got)
+	}
+	// The exit code is that of the command in the pod.
+	if got := o.Shell(inside + "x 2>errors || echo $?"); got != "2\n" {
+		o.Errorf("exec of a command that fails in %s ended with %q", site, got)
+	}
+}

@@ -348,6 +348,7 @@ func (p *pages) namesInSites() {
 	p.expectOn("app=coredns-edge", "node0", "node1")
 	for node, site := range siteOf {
 		p.expectName(node, site)
+		p.checkSiteCommands(site)
 	}
 	p.addonPhase("upgrade", "node", "phase", "addon", "coredns")
 	manual.Follow(section, "annotate --overwrite service kube-dns") // as the page says

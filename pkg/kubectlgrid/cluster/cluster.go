@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +52,7 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	log.SetLogger(logr.Discard())
 	c, scheme := Cluster{Config: config, Warnings: warnings}, runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		authenticationv1.AddToScheme, check.AddToScheme,
+		authenticationv1.AddToScheme, batchv1.AddToScheme, check.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+)
+
+// fakeKubectl puts a program kubectl before all others, which prints its arguments, one a line, and ends with a code.
+func fakeKubectl(t *testing.T, code string) {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\nfor arg; do echo \"$arg\"; done\nexit " + code + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+// withEcho is shop with the DeploymentGrid echo by its name.
+func withEcho(change func(*v1.DeploymentGrid)) server {
+	s := shop()
+	list := s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids"].(*v1.DeploymentGridList)
+	grid := list.Items[0].DeepCopy()
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind("DeploymentGrid"))
+	if change != nil {
+		change(grid)
+	}
+	s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"] = grid
+	return s
+}
+
+// withPods is withEcho with two pods in each site, of which the second is ready. All have the same labels, as have all
+// pods of a grid.
+func withPods() server {
+	s := withEcho(nil)
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "echo"}}
+	pods := &corev1.PodList{}
+	for _, site := range []string{"west", "east"} {
+		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+site] = &appsv1.Deployment{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-" + site},
+			Spec:       appsv1.DeploymentSpec{Selector: selector},
+		}
+		for i, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
+			pods.Items = append(pods.Items, corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: fmt.Sprintf("echo-%s-%d", site, i),
+					Labels: map[string]string{"app": "echo", appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+					OwnerReferences: []metav1.OwnerReference{{
+						Kind: "ReplicaSet", Name: "echo-" + site + "-x", Controller: ptr.To(true),
+					}},
+				},
+				Status: corev1.PodStatus{
+					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+				},
+			})
+		}
+	}
+	s.objects["/api/v1/namespaces/shop/pods"] = pods
+	return s
+}
+
+// TestLogsAndExec: kubectl is run on a ready pod of the site, against the cluster that the flags lead to, and its exit
+// code is ours.
+func TestLogsAndExec(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		code string
+		want []string
+	}{
+		{
+			"logs dg/echo --site west", "0",
+			[]string{"--namespace=shop", "logs", "pod/echo-west-1"},
+		},
+		{
+			"logs deploymentgrid echo --site east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
+			[]string{
+				"--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop", "logs",
+				"pod/echo-east-1", "--tail=20", "-f",
+			},
+		},
+		{
+			"exec dg/echo --site east -it -c main -- sh -c true", "3",
+			[]string{
+				"--namespace=shop", "exec", "pod/echo-east-1", "--container=main", "--stdin", "--tty", "--", "sh", "-c",
+				"true",
+			},
+		},
+	} {
+		fakeKubectl(t, test.code)
+		o := call(t, withPods(), strings.Fields(test.args)...)
+		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want ||
+			!strings.Contains(o.stderr, "has 2 pods; this is echo-") {
+			t.Errorf("%s: got %+v, want %s", test.args, o, want)
+		}
+		if got := string(rune('0' + o.code)); got != test.code {
+			t.Errorf("%s: got exit code %d, want %s", test.args, o.code, test.code)
+		}
+	}
+}
+
+// TestLogsOfACheck: the site's last Job is asked, of this grid and no other owner's.
+func TestLogsOfACheck(t *testing.T) {
+	s := withEcho(nil)
+	jobs := &batchv1.JobList{}
+	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = jobs
+	fakeKubectl(t, "0")
+	if o := call(t, s, "logs", "dg/echo", "--site=west", "--check"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `site "west" has no check`) {
+		t.Errorf("got %+v", o)
+	}
+	for i, by := range []string{"u", "u", "another"} {
+		jobs.Items = append(jobs.Items, batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("check-%d", i), CreationTimestamp: metav1.Unix(int64(i), 0),
+			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
+		}})
+	}
+	o := call(t, s, "logs", "dg/echo", "--site=west", "--check", "--", "--all-containers")
+	if want := "--namespace=shop\nlogs\njob/check-1\n--all-containers\n"; o.stdout != want {
+		t.Errorf("got %+v, want %s", o, want)
+	}
+}
+
+// TestLogsAndExecRefuse: what is wrong is said before anything runs.
+func TestLogsAndExecRefuse(t *testing.T) {
+	fakeKubectl(t, "0")
+	for args, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"logs dg/echo":                         {flags.ExitUsage, "name a site: --site"},
+		"logs --site east":                     {flags.ExitUsage, "name a grid: KIND/NAME"},
+		"logs sg/echo --site east":             {flags.ExitUsage, "a ServiceGrid has no rollout"},
+		"logs dg/echo --site east more":        {flags.ExitUsage, "what is for kubectl follows --"},
+		"logs dg/echo --site north":            {flags.ExitFailure, `has no site "north"; it has east, west`},
+		"logs dg/none --site east":             {flags.ExitFailure, ""},
+		"exec dg/echo --site east":             {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo --site east --":          {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo -- hostname --site east": {flags.ExitUsage, "name a site: --site"},
+	} {
+		o := call(t, withPods(), strings.Fields(args)...)
+		if o.code != want.code || o.stdout != "" || !strings.Contains(o.stderr, want.says) {
+			t.Errorf("%s: got %+v", args, o)
+		}
+	}
+	t.Setenv("PATH", t.TempDir())
+	none := withPods()
+	none.objects["/api/v1/namespaces/shop/pods"] = &corev1.PodList{}
+	if o := call(t, none, "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `the Deployment echo-east of site "east" has no pods`) {
+		t.Errorf("without pods: got %+v", o)
+	}
+	if o := call(t, withPods(), "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, "running kubectl: ") {
+		t.Errorf("without kubectl: got %+v", o)
+	}
+}
+
+// TestDiffOfSite: what one site has is compared with what it will get; the other sites are not asked about.
+func TestDiffOfSite(t *testing.T) {
+	s := &dryRuns{server: withEcho(func(grid *v1.DeploymentGrid) {
+		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
+		grid.Spec.Rollout = &v1.Rollout{}
+	})}
+	o := call(t, s, "diff", "dg/echo", "--site", "west")
+	if o.code != exitDifferences || !strings.Contains(o.stdout, "site west\n") || strings.Contains(o.stdout, "east") ||
+		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
+		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
+	}
+	for args, says := range map[string]string{
+		"diff dg/echo":                   "give KIND/NAME with --site and without -f",
+		"diff dg/echo --site west -f x":  "give KIND/NAME with --site and without -f",
+		"diff --site west -f x":          "--site is of a grid in the cluster",
+		"diff dg/echo more --site west":  "too many arguments",
+		"diff sg/echo --site west":       "a ServiceGrid has no rollout",
+		"diff dg/echo --site north":      `has no site "north"`,
+		"diff deployment/x --site north": "is not a kind of grid",
+	} {
+		if o := call(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
+			t.Errorf("%s: got %+v", args, o)
+		}
+	}
+}

@@ -51,7 +51,7 @@ func (p *planner) goBackIn(wave int) (waiting []*Site) {
 			if p.plan.Current != "" && !p.Gone {
 				waiting = append(waiting, u)
 			}
-		case u.Held, p.silent(u), u.Idle && !goes(u):
+		case u.Held, p.knownSilent(u), u.Idle && !goes(u):
 		case goes(u):
 			waiting = append(waiting, u)
 		case !p.ready(u):

@@ -745,6 +745,30 @@ func TestPartlySilentIsNotPutBack(t *testing.T) {
 	h.expect("a is heard", v1.RolloutComplete, "a", "b")
 }
 
+// TestUnreadExcusesNobody: a person has approved of the silence of a site. Whether the site is still silent depends on
+// its pods, which cannot be read. So its place is not free meanwhile, and its gate does not pass.
+func TestUnreadExcusesNobody(t *testing.T) {
+	h := begins(t, canary(0), map[string]int{"a": 0, "b": 0, "c": 1})
+	h.behave = func(u *Site, _ string) {
+		if u.Name == "a" {
+			u.PerNode, u.Partly, u.Ready = true, true, false
+		}
+	}
+	h.last(time.Minute)
+	h.expect("a is silent in part", v1.RolloutAwaitingApproval, "a")
+	h.in.Approved = h.in.Status.Awaits
+	h.pass()
+	h.deaf = true
+	h.last(time.Minute)
+	h.expect("pods cannot be read", v1.RolloutProgressing, "a")
+	h.sites["b"].Held = true
+	h.last(time.Minute)
+	h.expect("b is held", v1.RolloutProgressing, "a")
+	h.deaf, h.sites["b"].Held = false, false
+	h.last(time.Minute)
+	h.expect("a is known to be silent", v1.RolloutSoaking, "a", "b", "c")
+}
+
 // TestPartlySilentFails: a site fails on the nodes that are heard.
 func TestPartlySilentFails(t *testing.T) {
 	h := begins(t, rest(0, 1), map[string]int{"a": 0, "b": 0})

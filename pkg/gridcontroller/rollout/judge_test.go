@@ -84,7 +84,7 @@ type place struct {
 	stale      string
 	staleUntil time.Time
 	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it.
-	// seen is the revision that the controller has read: it does nothing where that is what should be.
+	// seen is the revision that the controller has read or given: it does nothing where that is what should be.
 	seen string
 	// returns is the revision with which its workload has to come back.
 	returns  string
@@ -650,7 +650,9 @@ func (w *world) passOfAnother() {
 		}
 		p.returns = "" // the other one may not know that
 		w.in = *w.other
+		w.swapSeen() // it does not know what the leader did since the cache was filled
 		then := w.wrong(p, to, plan.Status)
+		w.swapSeen()
 		w.in = mine
 		if now := w.wrong(p, to, plan.Status); now != "" && then != "" && mine.Revision == w.other.Revision {
 			w.blame("another leader: %s, and now %s", then, now)
@@ -661,6 +663,13 @@ func (w *world) passOfAnother() {
 	w.in, w.in.Sites = mine, sites
 	if !w.now.Before(w.otherUntil) {
 		w.other = nil
+	}
+}
+
+// swapSeen exchanges the revisions that sites have with those that a controller has read.
+func (w *world) swapSeen() {
+	for _, p := range w.places {
+		p.revision, p.seen = p.seen, p.revision
 	}
 }
 
@@ -689,7 +698,7 @@ func (w *world) apply(p *place, to string) {
 	if !p.exists {
 		p.uid = w.unique()
 	}
-	p.former, p.exists, p.revision, p.appliedAt = p.revision, true, to, w.now
+	p.former, p.exists, p.revision, p.seen, p.appliedAt = p.revision, true, to, to, w.now
 	w.note("%s gets %s", p.name, to)
 }
 

@@ -231,9 +231,14 @@ func (p *planner) state(u *Site) v1.RolloutSiteState {
 	return ""
 }
 
-// silent reports whether a site is silent: all its nodes are, or all those with pods that are missing.
+// silent reports whether a site is silent, or may be: all its nodes are, or all those with pods that are missing, or
+// its pods are not known. Its clocks stand. knownSilent reports whether it is for certain, which can excuse it.
 func (p *planner) silent(u *Site) bool {
-	return u.Silent || (u.Partly && !p.ready(u) && (u.Pods == nil || u.Pods.missingOnSilent()))
+	return p.knownSilent(u) || (u.Partly && !p.ready(u) && u.Pods == nil)
+}
+
+func (p *planner) knownSilent(u *Site) bool {
+	return u.Silent || (u.Partly && !p.ready(u) && u.Pods != nil && u.Pods.missingOnSilent())
 }
 
 // ready reports whether all pods on reachable nodes of a site run its revision, and are available. If somebody has
@@ -256,11 +261,11 @@ func (p *planner) excused(u *Site) bool {
 	case p.leftOut(u):
 		return true
 	case of == nil:
-		return p.silent(u) && p.Rollout.Unreachable != v1.UnreachableWait
+		return p.knownSilent(u) && p.Rollout.Unreachable != v1.UnreachableWait
 	case of.State == v1.RolloutSiteFailed:
 		return p.within
 	}
-	return p.silent(u) && of.SilenceApproved
+	return p.knownSilent(u) && of.SilenceApproved
 }
 
 // takesPlace reports whether a site is listed and counts towards the limit of its wave.

@@ -215,7 +215,7 @@ func (p *planner) muster(wave int) muster {
 		case p.proven(u):
 			m.proven++
 		case p.excused(u):
-		case state == v1.RolloutSiteSuspect && p.silent(u):
+		case state == v1.RolloutSiteSuspect && p.knownSilent(u):
 			m.suspects = append(m.suspects, u)
 		default:
 			m.holding, m.moving = append(m.holding, u), m.moving || state != ""

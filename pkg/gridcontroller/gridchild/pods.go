@@ -15,13 +15,19 @@ import (
 )
 
 // OwnsPod reports whether a pod is a workload's. Others may have the labels that the workload selects. The ReplicaSets
-// of a Deployment have its name, and the hash of their template.
+// of a Deployment have its name, and the hash of their template. A StatefulSet cannot make its pods before those of a
+// former one of its name have ended.
 func OwnsPod(kind, name, uid string, pod *corev1.Pod) bool {
 	by := metav1.GetControllerOf(pod)
-	if by == nil || kind != "Deployment" {
-		return by != nil && string(by.UID) == uid
+	switch {
+	case by == nil:
+		return false
+	case kind == "Deployment":
+		return by.Kind == "ReplicaSet" && by.Name == name+"-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	case kind == "StatefulSet" && by.Kind == kind && by.Name == name && pod.DeletionTimestamp != nil:
+		return true
 	}
-	return by.Kind == "ReplicaSet" && by.Name == name+"-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	return string(by.UID) == uid
 }
 
 // Selector returns the selector in the spec of a workload.

@@ -82,4 +82,11 @@ func TestOwnsPod(t *testing.T) {
 	if OwnsPod("DaemonSet", "web", "uid-y", pod("DaemonSet", "web")) {
 		t.Error("a predecessor's pod is its own")
 	}
+	former := pod("StatefulSet", "web")
+	if OwnsPod("StatefulSet", "web", "uid-y", former) {
+		t.Error("a predecessor's pod is its own before it ends")
+	}
+	if former.DeletionTimestamp = new(metav1.Now()); !OwnsPod("StatefulSet", "web", "uid-y", former) {
+		t.Error("a StatefulSet does not wait for the end of a predecessor's pod")
+	}
 }

@@ -75,12 +75,14 @@ type pod struct {
 	}
 }
 
-// fleet is what runs at a site. former is the revision that the workload had before.
+// fleet is what runs at a site. former is the revision that the workload had before. base is how many pods there have
+// been since they run without a break: what more there are after scaling interrupts nothing.
 type fleet struct {
-	nodes     []*node
-	pods      []*pod
-	former    string
-	appliedAt time.Time
+	replicas, base int
+	nodes          []*node
+	pods           []*pod
+	former         string
+	appliedAt      time.Time
 	// good is how long all pods have run the revision goodOf without a break. A silence, and what follows from it until
 	// all run again, are no break: returning is set meanwhile.
 	good      time.Duration
@@ -145,7 +147,6 @@ func (w *world) hear(p *place) {
 	if p.heard() {
 		return
 	}
-	p.excused = false
 	w.note("%s is reachable again", p.name)
 	for _, n := range p.nodes {
 		booted := w.IntN(2) == 0
@@ -219,11 +220,17 @@ func (w *world) controlDeployment(p *place) {
 			old = append(old, pod)
 		}
 	}
-	if updated < w.shape.replicas && all <= w.shape.replicas {
+	if updated < p.replicas && all <= p.replicas {
 		w.make(p, p.revision, 0, nil)
 	}
 	for _, pod := range old {
-		if !pod.told.ready || ready > w.shape.replicas {
+		if !pod.told.ready || ready > p.replicas {
+			pod.deleting = true
+			return
+		}
+	}
+	for _, pod := range p.pods {
+		if updated > p.replicas && pod.revision == p.revision && !pod.deleting {
 			pod.deleting = true
 			return
 		}
@@ -233,7 +240,10 @@ func (w *world) controlDeployment(p *place) {
 func (w *world) controlSet(p *place) {
 	partition := w.shape.partition[p.revision]
 	var all []*pod
-	for ordinal := range w.shape.replicas {
+	for _, pod := range p.pods {
+		pod.deleting = pod.deleting || pod.ordinal >= p.replicas
+	}
+	for ordinal := range p.replicas {
 		i := slices.IndexFunc(p.pods, func(pod *pod) bool { return pod.ordinal == ordinal })
 		if i < 0 {
 			revision := p.revision
@@ -350,10 +360,10 @@ func (w *world) run(p *place, pod *pod) {
 	}
 }
 
-// serving are the pods that run what the workload says, and how many there should be: a DaemonSet has them on each node
-// that is not known to be silent.
+// serving are the pods that run what the workload names, and how many there should be: a DaemonSet has them on each node
+// that is not known to be silent. An edit that is reverted before it replaces one interrupts nothing.
 func (w *world) serving(p *place) (all []*pod, want int) {
-	want = w.shape.replicas
+	want = p.replicas
 	if w.shape.kind == daemonSet {
 		want = 0
 		for _, n := range p.nodes {
@@ -363,7 +373,7 @@ func (w *world) serving(p *place) (all []*pod, want int) {
 		}
 	}
 	for _, pod := range p.pods {
-		if pod.of == p.uid && pod.revision == p.revision && !pod.deleting && !pod.readyAt.IsZero() &&
+		if pod.of == p.uid && pod.revision == p.named() && !pod.deleting && !pod.readyAt.IsZero() &&
 			(w.shape.kind != daemonSet || !w.knownSilent(pod.node)) {
 			all = append(all, pod)
 		}
@@ -375,7 +385,15 @@ func (w *world) serving(p *place) (all []*pod, want int) {
 func (w *world) prove(p *place, passed time.Duration) {
 	all, want := w.serving(p)
 	runs := p.exists && !p.idle && want > 0 && len(all) >= want
-	again := slices.ContainsFunc(all, func(pod *pod) bool { return pod.readyAt.Equal(w.now) && !pod.node.added })
+	base := want
+	if p.good == 0 {
+		p.base = p.replicas
+	}
+	if w.shape.kind != daemonSet {
+		base = min(p.base, want)
+	}
+	again := base == want &&
+		slices.ContainsFunc(all, func(pod *pod) bool { return pod.readyAt.Equal(w.now) && !pod.node.added })
 	added := 0 // the first pods on other nodes interrupt nothing
 	for _, n := range p.nodes {
 		n.added = n.added && !slices.ContainsFunc(all, func(pod *pod) bool { return pod.node == n })
@@ -383,8 +401,8 @@ func (w *world) prove(p *place, passed time.Duration) {
 			added++
 		}
 	}
-	goesOn := p.exists && !p.idle && len(all) > 0 && len(all)+added >= want && !again
-	is := fmt.Sprint(p.revision, "/", p.uid)
+	goesOn := p.exists && !p.idle && len(all) > 0 && len(all)+added >= base && !again
+	is := fmt.Sprint(p.named(), "/", p.uid)
 	p.returning = p.returning || !p.heard()
 	switch {
 	case p.goodOf != is:
@@ -402,7 +420,7 @@ func (w *world) prove(p *place, passed time.Duration) {
 	p.returning = !p.heard()
 	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
 	if checked && p.good+2*time.Second >= w.soak(p) { // times in a status are whole seconds, twice in a silence
-		p.proof[p.revision] = p.uid
+		p.proof[p.named()] = p.uid
 	}
 }
 
@@ -434,7 +452,7 @@ func (w *world) wanted(p *place) (want int) {
 		}
 		return want
 	}
-	return w.shape.replicas
+	return p.replicas
 }
 
 // counts are those of the workload's status.
@@ -527,7 +545,7 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	}
 	s.PerNode, s.Progress = w.shape.kind == daemonSet, p.progressAt.Add(w.skew)
 	complete, waits := w.complete(p)
-	current := s.Revision == p.revision && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
+	current := s.Revision == p.named() && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
 	s.Ready = current && !s.Silent && complete && waits == ""
 	if current && !s.Ready {
 		s.Waits = waits
@@ -538,9 +556,9 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 }
 
 // counted reports whether a pod counts as one of a site's workload. What a deleted Deployment has left has the names of
-// the new one's ReplicaSets.
+// the new one's ReplicaSets, and a StatefulSet waits for the end of such pods.
 func (w *world) counted(p *place, pod *pod) bool {
-	return pod.of == p.uid || w.shape.kind == deployment
+	return pod.of == p.uid || w.shape.kind == deployment || (w.shape.kind == statefulSet && pod.deleting)
 }
 
 // answer is what the API server says of a site's pods. The clocks of nodes are wrong by hours.

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -60,8 +61,8 @@ type place struct {
 	withheld   bool // a person must approve of its change
 	fate       map[string]fate
 	fleet
-	// excused: a person has excused it for as long as it is silent.
-	excused bool
+	// excused is the attempt in which a person has excused it whenever it is silent.
+	excused string
 	// refusedAt is since when the API server has refused its workload.
 	refusedAt time.Time
 	// proof has the workload, by UID, on which a revision ran ready for the soak.
@@ -86,6 +87,9 @@ type place struct {
 	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it.
 	// seen is the revision that the controller has read or given: it does nothing where that is what should be.
 	seen string
+	// edited is the revision that the workload still names, although somebody has edited it; empty if nobody has.
+	// revision is what it runs then.
+	edited string
 	// returns is the revision with which its workload has to come back.
 	returns  string
 	badCheck map[string]bool
@@ -276,6 +280,7 @@ func (w *world) join(wave int) {
 		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
 		badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]*job{},
 	}
+	p.replicas = w.shape.replicas
 	for i := range 1 + w.IntN(w.shape.nodes) {
 		p.nodes = append(p.nodes, &node{name: fmt.Sprint(p.name, "-", i)})
 	}
@@ -339,12 +344,15 @@ func (w *world) soak(p *place) time.Duration {
 	return 0
 }
 
+// named is the revision that the workload names.
+func (p *place) named() string { return cmp.Or(p.edited, p.revision) }
+
 // shown is the revision that a cache shows.
 func (w *world) shown(p *place) string {
 	if w.now.Before(p.staleUntil) {
 		return p.stale
 	}
-	return p.revision
+	return p.named()
 }
 
 // look is what the controller reads of a site.
@@ -352,7 +360,7 @@ func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
 		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
 		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists, Withheld: p.withheld && p.exists,
-		Uncompared: w.in.Known == nil,
+		Uncompared: w.in.Known == nil, Drifted: w.in.Known != nil && p.edited != "",
 	}
 	switch {
 	case !p.exists:
@@ -361,7 +369,7 @@ func (w *world) look(p *place) rollout.Site {
 		s.Revision = w.shown(p)
 	}
 	w.lookAtPods(p, &s)
-	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
+	refused := p.fate[w.in.Revision] == denied && p.named() != w.in.Revision && w.in.Update == w.in.Revision &&
 		!p.begunAt.IsZero() && p.heard()
 	switch {
 	case !refused:
@@ -459,7 +467,7 @@ func (w *world) settleGates() {
 			case p.proved(rev):
 				some = true
 			case p.held, p.idle, p.accepted, within && failed[p.name]:
-			case !p.heard() && p.excused:
+			case !p.heard() && p.excused == w.attempt:
 			case !p.heard() && p.revision == rev && !p.loose:
 				suspects++
 			case !p.heard() && (p.loose || w.in.Rollout.Unreachable != v1.UnreachableWait):
@@ -489,6 +497,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	rev, current := w.in.Revision, w.in.Current
 	if p.held && p.exists {
 		return fmt.Sprintf("%s is held, and gets %s", p.name, to)
+	}
+	if p.exists && p.edited == to { // it keeps what it names
+		return ""
 	}
 	if to != rev && to != current && to != p.before {
 		return fmt.Sprintf("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
@@ -529,7 +540,7 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	}
 	var unproven []string
 	for _, other := range w.sitesOf(p.wave) {
-		silent := !other.heard() && w.over[w.gate(p.wave)]
+		silent := !other.heard() && (w.over[w.gate(p.wave)] || other.excused == w.attempt)
 		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
 			!other.accepted && !other.loose && !failed[other.name] && !silent {
 			unproven = append(unproven, other.name+": "+w.describe(other))
@@ -588,7 +599,7 @@ func (w *world) pass(stopped int) {
 			return
 		}
 		p, to := w.find(name), plan.Revisions[name]
-		if p.exists && (p.seen == to || p.revision == to) {
+		if p.exists && p.edited == "" && (p.seen == to || p.revision == to) {
 			continue
 		}
 		if wrong := w.wrong(p, to, plan.Status); wrong != "" {
@@ -645,7 +656,7 @@ func (w *world) passOfAnother() {
 	mine.Sites, w.other.Sites, mine.Now = nil, nil, w.clock()
 	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		p, to := w.find(name), plan.Revisions[name]
-		if p.exists && (p.seen == to || p.revision == to) {
+		if p.exists && p.edited == "" && (p.seen == to || p.revision == to) {
 			continue
 		}
 		p.returns = "" // the other one may not know that
@@ -679,8 +690,8 @@ func (w *world) apply(p *place, to string) {
 	}
 	if to == w.in.Revision {
 		p.skewed = w.skew != 0 || w.now.Sub(w.leapAt) < time.Minute
-		if p.begunAt, p.loose = w.now, !p.exists; p.revision != to {
-			p.before = p.revision
+		if p.begunAt, p.loose = w.now, !p.exists || p.edited == to; p.named() != to {
+			p.before = p.named()
 		}
 	}
 	if p.fate[to] == denied && p.exists && to != w.in.Current {
@@ -691,14 +702,14 @@ func (w *world) apply(p *place, to string) {
 			w.blame("%s gets %s, without an end: %s", p.name, to, w.describe(p))
 		}
 	}
-	p.stale, p.staleUntil = p.revision, time.Time{}
+	p.stale, p.staleUntil = p.named(), time.Time{}
 	if p.exists && w.IntN(4) == 0 {
 		p.staleUntil = w.now.Add(time.Duration(w.IntN(3)) * time.Second)
 	}
 	if !p.exists {
 		p.uid = w.unique()
 	}
-	p.former, p.exists, p.revision, p.seen, p.appliedAt = p.revision, true, to, to, w.now
+	p.former, p.exists, p.revision, p.seen, p.appliedAt, p.edited = p.revision, true, to, to, w.now, ""
 	w.note("%s gets %s", p.name, to)
 }
 
@@ -835,7 +846,7 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 		if done && (!has || owes) && !p.accepted && !w.failed()[p.name] {
 			w.blame("complete, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
-		if back && (read.Revision != w.in.Current || !read.Ready) {
+		if back && (read.Revision != w.in.Current || !read.Ready || read.Drifted) {
 			w.blame("gone back, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
 	}
@@ -875,7 +886,7 @@ func (w *world) read(p *place) *rollout.Site {
 
 // tooManyGoBack says whether a site that is ready goes back while as many as may be are not ready; empty if not.
 func (w *world) tooManyGoBack(p *place) string {
-	if read := w.read(p); read == nil || !read.Ready || read.Idle {
+	if read := w.read(p); read == nil || !read.Ready || read.Idle || read.Drifted { // an edit is reverted at once
 		return ""
 	}
 	unready := 0
@@ -961,6 +972,7 @@ func (w *world) occur(p *place, n int) {
 		}
 	case n < 7: // the workload is deleted
 		p.loose, p.staleUntil, p.held = true, time.Time{}, false
+		p.revision, p.edited = p.named(), ""
 		if w.IntN(3) == 0 && p.exists {
 			p.uid = w.unique()
 			w.note("%s is replaced by a copy", p.name)
@@ -1032,7 +1044,27 @@ func (w *world) occur(p *place, n int) {
 	case n > 56 && n < 60 && !w.friendly:
 		p.withheld = !p.withheld
 		w.note("the change of %s waits for an approval: %t", p.name, p.withheld)
+	case n > 59 && n < 62 && w.shape.kind != daemonSet:
+		w.scale(p)
+	case n > 61 && n < 64 && p.exists: // a hotfix
+		p.edited, p.revision, p.loose = p.named(), fmt.Sprint("edit", w.unique()), true
+		if !w.friendly && w.IntN(2) == 0 {
+			p.fate[p.revision] = dead
+		}
+		w.note("%s is edited", p.name)
 	}
+}
+
+// scale has an autoscaler, or the template for all sites, change the replicas.
+func (w *world) scale(p *place) {
+	of, to := []*place{p}, 1+w.IntN(3)
+	if w.IntN(2) == 0 {
+		of = w.places
+	}
+	for _, p := range of {
+		p.base, p.replicas, p.loose = min(p.base, to), to, true
+	}
+	w.note("%d sites are scaled to %d, %s among them", len(of), to, p.name)
 }
 
 // setClock has somebody set the controller's clock.
@@ -1065,7 +1097,7 @@ func (w *world) decide() {
 		if strings.Contains(status.Awaits, "/silent-") {
 			for _, of := range status.Sites {
 				if p := w.find(of.Name); of.State == v1.RolloutSiteSuspect && p != nil {
-					p.loose, p.excused = true, true
+					p.loose, p.excused = true, w.attempt
 				}
 			}
 			for wave := range w.in.Rollout.Waves {
@@ -1203,7 +1235,7 @@ func TestJudge(t *testing.T) {
 }
 
 // kinds are the numbers of events, one of each kind: see occur. crash is a controller that ends before its first write.
-var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, 56, 57, crash}
+var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, 56, 57, 60, 62, crash}
 
 const crash = -1
 

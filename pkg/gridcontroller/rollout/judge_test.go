@@ -1063,6 +1063,7 @@ func (w *world) scale(p *place) {
 	}
 	for _, p := range of {
 		p.base, p.replicas, p.loose = min(p.base, to), to, true
+		w.prove(p, 0)
 	}
 	w.note("%d sites are scaled to %d, %s among them", len(of), to, p.name)
 }

@@ -64,6 +64,7 @@ func (m marks) list() []string {
 
 // begin continues the attempt of the written status, or begins a new one.
 func (p *planner) begin() {
+	p.heard = p.lastHeard()
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
 	case p.Status != nil && p.Update == p.Revision:

@@ -421,6 +421,19 @@ func TestSitesMoveIntoAPassedWave(t *testing.T) {
 	h.expect("they have proven it", v1.RolloutComplete, "a", "b", "c", "d", "lab")
 }
 
+// TestMovesBeforeItBegins: a site that is about to get the change moves into a later wave. It waits for its turn there,
+// and does not fail meanwhile.
+func TestMovesBeforeItBegins(t *testing.T) {
+	h := begins(t, &v1.Rollout{Waves: []v1.Wave{soaking("canary", 3*time.Hour, 2, true), soaking("rest", 0, 1, false)}},
+		map[string]int{"a": 0, "b": 0})
+	h.pass()
+	h.sites["b"].Wave = 1
+	h.last(time.Hour)
+	h.expect("a soaks", v1.RolloutSoaking, "a")
+	h.last(2*time.Hour + time.Minute)
+	h.expect("it is b's turn", v1.RolloutComplete, "a", "b")
+}
+
 // TestRollbackOfThree: sites with a revision that was given up go back too.
 func TestRollbackOfThree(t *testing.T) {
 	r := canary(5 * time.Minute)
@@ -667,9 +680,11 @@ func TestClockIsSet(t *testing.T) {
 	for _, of := range []struct {
 		by               time.Duration
 		refused, restart bool
+		then             time.Duration
 	}{
 		{by: 8 * time.Hour}, {by: -8 * time.Hour}, {by: 8 * time.Hour, refused: true},
 		{by: -8 * time.Hour, refused: true}, {by: -8 * time.Hour, restart: true},
+		{restart: true, refused: true, then: 8 * time.Hour}, {restart: true, refused: true, then: -8 * time.Hour},
 	} {
 		h := begins(t, rest(30*time.Minute, 2), map[string]int{"a": 0, "b": 0, "c": 0})
 		h.behave = breaks("a")
@@ -679,6 +694,7 @@ func TestClockIsSet(t *testing.T) {
 		}
 		h.refused = of.refused
 		h.pass()
+		h.leaps(of.then)
 		h.refused = false
 		h.last(25 * time.Minute)
 		h.expect("the clock was set", v1.RolloutProgressing, "a", "b")

@@ -89,11 +89,11 @@ type Input struct {
 	Most int
 }
 
-// Heard is a Status.HeardTime of which a process knows that it has followed the rollout since then. Leap is what
-// Input.Leap was when it made that status.
+// Heard is a Status.HeardTime of which a process knows for how long nobody followed the rollout since then, before the
+// process did. Leap is what Input.Leap was when it found that out, or made that status.
 type Heard struct {
 	*metav1.Time
-	Leap time.Duration
+	Gap, Leap time.Duration
 }
 
 // Plan is what the controller has to do and to write. Sites get a new revision only after the status that lists them
@@ -150,8 +150,8 @@ type planner struct {
 	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap or the leap. wentBack: the
 	// written status of this attempt says that sites go back.
 	within, moved, wentBack bool
-	// heard is that of the written status; nil if this process does not know it.
-	heard *Heard
+	// heard is that of the written status.
+	heard Heard
 }
 
 // New makes a plan.

@@ -177,25 +177,24 @@ func move(by time.Duration, times ...**metav1.Time) {
 	}
 }
 
+// lastHeard returns what this process knows of the HeardTime of the written status.
+func (p *planner) lastHeard() Heard {
+	if p.Status == nil || p.Status.HeardTime == nil {
+		return Heard{Leap: p.Leap}
+	}
+	at := p.Status.HeardTime
+	if i := slices.IndexFunc(p.Known, func(of Heard) bool { return of.Equal(at) }); i >= 0 {
+		return p.Known[i]
+	}
+	return Heard{at, p.Now.Sub(at.Time).Truncate(time.Second), p.Leap}
+}
+
 // catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
 // control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
 // If that time is negative, the clock was set back.
 func (p *planner) catchUp() {
-	if p.status.HeardTime == nil {
-		return
-	}
-	for i := range p.Known {
-		if p.Known[i].Equal(p.status.HeardTime) {
-			p.heard = &p.Known[i]
-			p.leap(p.Leap - p.heard.Leap)
-			return
-		}
-	}
-	gap := p.Now.Sub(p.status.HeardTime.Time).Truncate(time.Second)
-	if gap < 0 {
-		p.leap(gap)
-		return
-	}
+	p.leap(p.Leap - p.heard.Leap + min(p.heard.Gap, 0))
+	gap := max(p.heard.Gap, 0)
 	p.plan.Gap = gap
 	for _, of := range p.listed {
 		if of.SilentTime == nil && gap > 0 {
@@ -232,14 +231,7 @@ func (p *planner) stampHeard() {
 	default:
 		s.HeardTime = p.second()
 	}
-	p.plan.Known = []Heard{{s.HeardTime, p.Leap}}
-	switch { // the write may fail
-	case was == nil:
-	case !p.moved:
-		p.plan.Known = append(p.plan.Known, Heard{was.HeardTime, p.Leap})
-	case p.heard != nil:
-		p.plan.Known = append(p.plan.Known, *p.heard)
-	}
+	p.plan.Known = []Heard{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
 }
 
 // clocksRun reports whether a site has a deadline that comes nearer.
@@ -308,6 +300,8 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 		// It may have got the revision a moment ago, so it is put back.
 		of.State = v1.RolloutSiteReturning
 		p.again(p.Now)
+	case u.Exists && u.Wave > p.current(): // it has moved, and it is not its turn there
+		delete(p.listed, u.Name)
 	case p.outage:
 	case p.broken(u):
 		fail(of, u.Broken)

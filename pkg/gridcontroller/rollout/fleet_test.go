@@ -53,7 +53,7 @@ func (w *world) newShape() shape {
 }
 
 // node is a machine of a site. It is silent since silentAt. tainted: a person keeps new pods away. notReady: its
-// kubelet says that it is not ready. added: a DaemonSet wants a pod there now, and has had none yet.
+// kubelet says that it is not ready. added: a DaemonSet wants a pod there now, or again, and has had none yet.
 type node struct {
 	name                     string
 	silentAt                 time.Time
@@ -155,7 +155,7 @@ func (w *world) hear(p *place) {
 				pod.restarts++
 			}
 		}
-		n.silentAt = time.Time{}
+		n.added, n.silentAt = n.added || (w.shape.kind == daemonSet && !n.heard()), time.Time{}
 	}
 }
 

@@ -17,9 +17,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 )
 
-// revise makes the ControllerRevision of the spec, if it does not exist, and returns its name. One that an older
-// controller has named differently keeps its name. The grid's ControllerRevisions are read once for each generation of
-// the grid, because only this controller writes them.
+// revise makes the ControllerRevision of the spec, if it does not exist, and returns its name. The grid's
+// ControllerRevisions are read once for each generation of the grid, because only this controller writes them.
 func (p *pass) revise(ctx context.Context) (string, error) {
 	m := &p.memory.rollout
 	update, err := gridrevision.Of(p.Kind, p.grid.GetName(), p.spec)
@@ -27,28 +26,29 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if m.revisions != nil {
-		return m.update, nil
+		return update.Name, nil
 	}
 	objects, err := p.readRevisions(ctx)
 	if err != nil {
 		return "", err
 	}
-	revisions := map[string]gridrevision.Revision{}
-	highest := int64(0)
+	var own *appsv1.ControllerRevision
+	revisions, highest := map[string]gridrevision.Revision{}, int64(0)
 	for _, object := range objects {
 		revision, err := gridrevision.FromObject(object)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
 			continue
 		}
-		if object.Name == update.Name && !revision.Same(update) {
-			return "", gridchild.Errorf(v1.ReasonNameConflict,
-				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
+		if object.Name == update.Name {
+			if own = object; !revision.Same(update) {
+				return "", gridchild.Errorf(v1.ReasonNameConflict,
+					"ControllerRevision %s is not what this grid has written; delete it", object.Name)
+			}
 		}
 		revisions[object.Name] = revision
 		highest = max(highest, object.Revision)
 	}
-	own := gridrevision.Find(objects, update, p.status.UpdateRevision)
 	switch {
 	case own == nil:
 		own = update.Object(p.Kind, p.grid, highest+1)
@@ -72,8 +72,8 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions, m.update = objects, revisions, own.Name
-	return own.Name, nil
+	m.objects, m.revisions = objects, revisions
+	return update.Name, nil
 }
 
 // markCompleted marks the ControllerRevision of the spec as having run in all sites, once the status shows that. An

@@ -38,8 +38,6 @@ type rolloutMemory struct {
 	// objects are the grid's ControllerRevisions. revisions has their contents by name; nil if they must be read.
 	objects   []*appsv1.ControllerRevision
 	revisions map[string]gridrevision.Revision
-	// update is the name of the revision of the spec.
-	update string
 	// jobs are the Jobs of checks, by name, as they were at jobsAt.
 	jobs   map[string]*batchv1.Job
 	jobsAt time.Time

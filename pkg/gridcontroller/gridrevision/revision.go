@@ -37,7 +37,7 @@ type content struct {
 type Revision struct {
 	// Name is that of the ControllerRevision.
 	Name string
-	// Data is the canonical form. In revisions of an older controller it includes replicas, which only affect the name.
+	// Data is the canonical form.
 	Data []byte
 }
 
@@ -128,7 +128,6 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 	if err := json.Unmarshal(r.Data, &c); err != nil {
 		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
 	}
-	c.scaleless()
 	out := spec.DeepCopy()
 	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName, out.Overrides =
 		c.Template, c.TemplatePool, c.Templates, c.DefaultTemplateName, c.Overrides
@@ -195,41 +194,8 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	return Revision{object.Name, data}, nil
 }
 
-// Find returns the ControllerRevision with the content of a revision, which an older controller may have named
-// differently. Of several it returns the grid's updateRevision, or else the newest; nil if none has the content. It
-// ignores those that cannot be read.
-func Find(all []*appsv1.ControllerRevision, of Revision, update string) *appsv1.ControllerRevision {
-	var found *appsv1.ControllerRevision
-	for _, object := range all {
-		revision, err := FromObject(object)
-		if err != nil || !revision.Same(of) {
-			continue
-		}
-		if object.Name == update {
-			return object
-		}
-		if found == nil || found.Revision < object.Revision {
-			found = object
-		}
-	}
-	return found
-}
-
-// Same reports whether two revisions have the same content, apart from replicas.
-func (r Revision) Same(other Revision) bool { return bytes.Equal(r.scaleless(), other.scaleless()) }
-
-func (r Revision) scaleless() []byte {
-	var c content
-	if json.Unmarshal(r.Data, &c) != nil {
-		return r.Data // unreadable data is only the same as itself
-	}
-	c.scaleless()
-	data, err := canonical(c)
-	if err != nil {
-		return r.Data
-	}
-	return data
-}
+// Same reports whether two revisions have the same content.
+func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
 
 // AtOnce returns the value of the annotation that gives a revision to all sites without waves. It is valid for one
 // generation of the grid: a later rollout of the same revision uses waves again.

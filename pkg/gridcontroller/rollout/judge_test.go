@@ -72,7 +72,7 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
-	// skewed: it got that while the controller's clock was wrong, so ages of pods say nothing.
+	// skewed: it got that, or another workload, while the controller's clock was wrong, so ages of pods say nothing.
 	skewed bool
 	// failed: it was called failed when it did not work.
 	failed bool
@@ -689,7 +689,7 @@ func (w *world) apply(p *place, to string) {
 		return
 	}
 	if to == w.in.Revision {
-		p.skewed = w.skew != 0 || w.now.Sub(w.leapAt) < time.Minute
+		p.skewed = w.skewed()
 		if p.begunAt, p.loose = w.now, !p.exists || p.edited == to; p.named() != to {
 			p.before = p.named()
 		}
@@ -974,7 +974,7 @@ func (w *world) occur(p *place, n int) {
 		p.loose, p.staleUntil, p.held = true, time.Time{}, false
 		p.revision, p.edited = p.named(), ""
 		if w.IntN(3) == 0 && p.exists {
-			p.uid = w.unique()
+			p.uid, p.skewed = w.unique(), p.skewed || w.skewed()
 			w.note("%s is replaced by a copy", p.name)
 			break
 		}
@@ -1078,6 +1078,9 @@ func (w *world) setClock() {
 	w.leapAt, w.leapt, w.other = w.now, true, nil
 	w.note("the controller's clock was set by %s", by)
 }
+
+// skewed reports whether the controller's clock is wrong, or was a moment ago.
+func (w *world) skewed() bool { return w.skew != 0 || w.now.Sub(w.leapAt) < time.Minute }
 
 // clock is what the controller's clock shows.
 func (w *world) clock() time.Time { return w.now.Add(w.skew) }

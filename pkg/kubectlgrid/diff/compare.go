@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,7 +19,6 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -145,17 +143,10 @@ func likenessOf(u *unstructured.Unstructured, o *gridchild.Owner) ([sha256.Size]
 
 // addSites adds the sites of a grid of workloads, whose children package gridchild names and renders.
 func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
-	spec, status := v1.Workload(grid)
+	spec, _ := v1.Workload(grid)
 	revision, err := gridrevision.Of(c.owner.Kind, c.owner.Name, spec)
 	if err != nil {
 		return err
-	}
-	own, err := cluster.Revisions(ctx, c.API, grid)
-	if err != nil && !apierrors.IsForbidden(err) { // a user who may not read them gets the name of a new one
-		return err
-	}
-	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
-		revision.Name = found.Name
 	}
 	nodes := map[string][]labels.Labels{}
 	for _, node := range c.Nodes {

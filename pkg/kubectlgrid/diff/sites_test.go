@@ -219,8 +219,7 @@ func TestNewKey(t *testing.T) {
 	}
 }
 
-// TestDiffKnowsTheRevision: sites that labels of nodes give an override to, and a revision that an older controller has
-// named, are no differences.
+// TestDiffKnowsTheRevision: children get the annotations of the revision, and of overrides that labels of nodes select.
 func TestDiffKnowsTheRevision(t *testing.T) {
 	t.Parallel()
 	for name, rollout := range map[string]string{"with waves": "rollout: {waves: [{name: all}]},", "without": ""} {
@@ -228,23 +227,17 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 			t.Parallel()
 			manifest := webSpec("one", rollout+
 				"overrides: [{name: big, sites: {nodeSelector: {matchLabels: {size: big}}}, images: {c: two}}],")
-			s := applied(t, manifest, func(api client.Client) {
-				grid := &v1.DeploymentGrid{}
-				if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, grid); err != nil {
-					t.Fatal(err)
-				}
-				revision, err := gridrevision.Of("DeploymentGrid", "web", &grid.Spec)
-				if err != nil {
-					t.Fatal(err)
-				}
-				revision.Name = "web-older"
-				if err := api.Create(t.Context(), revision.Object("DeploymentGrid", grid, 1)); err != nil {
-					t.Fatal(err)
-				}
-			}, "a")
-			annotations := map[string]any{v1.AnnotationVariant: "web-older@/"}
+			s, grid := applied(t, manifest, nil, "a"), &v1.DeploymentGrid{}
+			if err := s.API.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, grid); err != nil {
+				t.Fatal(err)
+			}
+			revision, err := gridrevision.Of("DeploymentGrid", "web", &grid.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			annotations := map[string]any{v1.AnnotationVariant: revision.Name + "@/"}
 			if rollout != "" {
-				annotations[v1.AnnotationRevision] = "web-older"
+				annotations[v1.AnnotationRevision] = revision.Name
 			}
 			answers, err := s.Compare(t.Context(), object(t, manifest))
 			if err != nil || len(answers) != 1 {

@@ -367,37 +367,6 @@ func TestScaling(t *testing.T) {
 	f.Eventually("what was approved of is scaled to 0", suite.Is(0, f.demoPods))
 }
 
-// TestOlderRevisions: a controller before this one has written replicas into the ControllerRevisions, and a status
-// without what this one needs. The revisions keep their names, no rollout begins, and no workload changes.
-func TestOlderRevisions(t *testing.T) {
-	f := newFixture(t)
-	f.waved(3, canaryThenRest)
-	old := f.asBefore()
-	pods := f.podUIDs()
-	f.Must(controller.Start(context.Background()))
-	f.led()
-	f.expectRollout("Complete", "")
-	f.keepsPods("an upgrade of the controller replaces", pods, 3*time.Second)
-	status := f.get("DeploymentGrid", "demo").Object["status"].(map[string]any)
-	if status["updateRevision"] != old || status["currentRevision"] != old {
-		t.Errorf("the revision was %s; the status says %v, %v", old, status["updateRevision"], status["currentRevision"])
-	}
-	revisions, err := f.client.AppsV1().ControllerRevisions(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.Must(err)
-	if len(revisions.Items) != 1 || revisions.Items[0].Name != old {
-		t.Errorf("there are %d ControllerRevisions", len(revisions.Items))
-	}
-	// And from here it goes as ever.
-	f.setImage("broken", "{no: where}")
-	f.expectRollout("Halted", "canary")
-	f.expectSaid("grid rollout undo dg/demo -n "+f.namespace, 0)
-	f.expectRollout("Complete", "")
-	f.expectRuns("one one one")
-	if now, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "updateRevision"); now != old {
-		t.Errorf("the undo went to %s, not to %s", now, old)
-	}
-}
-
 // TestChecks: a wave's check is a Job on the site's nodes. What it says decides.
 func TestChecks(t *testing.T) {
 	t.Parallel()

@@ -1074,6 +1074,9 @@ func (w *world) setClock() {
 	if w.skew != 0 && w.IntN(2) == 0 {
 		by = -w.skew
 	}
+	if w.in.Known == nil { // a process cannot tell what was before its first pass from a long absence
+		by = min(by, -by)
+	}
 	w.skew, w.in.Leap = w.skew+by, w.in.Leap+by
 	w.leapAt, w.leapt, w.other = w.now, true, nil
 	w.note("the controller's clock was set by %s", by)

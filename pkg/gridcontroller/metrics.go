@@ -28,12 +28,8 @@ var sums = map[string]string{
 	"rollouts_awaiting_approval": "Grids whose rollout waits for a person to approve of a wave.",
 }
 
-var waveDesc = describe("rollout_sites", "Sites of the waves of a rollout that is not complete, by what became of "+
-	"them: all, updated (which includes those that are ready), ready, proven, failed, suspects, deferred.",
-	"namespace", "name", "wave", "state")
-
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("application_grid_controller_"+name, help, append([]string{"kind"}, labels...), nil)
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("application_grid_controller_"+name, help, []string{"kind"}, nil)
 }
 
 // collector is a prometheus.Collector of figures from the statuses of all grids.
@@ -67,7 +63,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			case v1.Object:
 				_, status := v1.Workload(grid)
 				countSites(status, total)
-				countRollout(k.Kind, grid, total, out)
+				countRollout(status.Rollout, total)
 			}
 			return nil
 		})
@@ -115,30 +111,14 @@ func countSites(status *v1.WorkloadGridStatus, total map[string]int) {
 	}
 }
 
-func countRollout(kind string, grid v1.Object, total map[string]int, out chan<- prometheus.Metric) {
-	_, status := v1.Workload(grid)
-	rollout := status.Rollout
+func countRollout(rollout *v1.RolloutStatus, total map[string]int) {
 	switch {
 	case rollout == nil:
-		return
 	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // sites failed later
 		total["rollouts_halted"]++
 	case progresses(rollout):
 		total["rollouts_in_progress"]++
 	case rollout.Phase == v1.RolloutAwaitingApproval:
 		total["rollouts_awaiting_approval"]++
-	}
-	if rollout.Phase == v1.RolloutComplete {
-		return
-	}
-	for i := range rollout.Waves {
-		wave := &rollout.Waves[i]
-		for state, sites := range map[string]int32{
-			"all": wave.Sites, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
-			"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
-		} {
-			out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(sites), kind,
-				grid.GetNamespace(), grid.GetName(), wave.Name, state)
-		}
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -118,34 +116,6 @@ func (f *fixture) revisions() []string {
 	return all
 }
 
-// expectWaveSites compares the metric of the sites of waves, sorted.
-func (f *fixture) expectWaveSites(want string) {
-	f.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(f.metrics())
-	families, err := registry.Gather()
-	if err != nil {
-		f.Fatal(err)
-	}
-	var all []string
-	for _, family := range families {
-		if family.GetName() != "application_grid_controller_rollout_sites" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			all = append(all, fmt.Sprintf("%s %s %v", labels["wave"], labels["state"], metric.GetGauge().GetValue()))
-		}
-	}
-	slices.Sort(all)
-	if got := strings.Join(all, ", "); got != want {
-		f.Errorf("the sites of waves are %q, want %q", got, want)
-	}
-}
-
 func (f *fixture) passes(grid client.Object) {
 	f.Helper()
 	for range 4 {
@@ -216,9 +186,6 @@ func TestRolloutInWaves(t *testing.T) {
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
 	f.expectTook("apply demo-lab")
 	f.expectPhase(grid, v1.RolloutProgressing, "waits for lab")
-	f.expectWaveSites("canary all 1, canary deferred 0, canary failed 0, canary proven 0, canary ready 0, " +
-		"canary suspects 0, canary updated 1, rest all 2, rest deferred 0, rest failed 0, rest proven 0, " +
-		"rest ready 0, rest suspects 0, rest updated 0")
 
 	f.edit("demo-east", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "theirs" })
 	f.passes(grid)
@@ -242,7 +209,6 @@ func TestRolloutInWaves(t *testing.T) {
 	f.passes(grid)
 	f.expectTook("apply demo-west")
 	f.completes(grid, "west")
-	f.expectWaveSites("")
 	if grid.Status.CurrentRevision == first || grid.Status.CurrentRevision != grid.Status.UpdateRevision {
 		t.Errorf("got %+v", grid.Status)
 	}

@@ -434,6 +434,23 @@ func TestMovesBeforeItBegins(t *testing.T) {
 	h.expect("it is b's turn", v1.RolloutComplete, "a", "b")
 }
 
+// TestFailureIsWrittenFirst: a site has failed, which maxFailures allows. A site that moves into its wave meanwhile, and
+// was about to get the change in another one, does not get it before the status says so.
+func TestFailureIsWrittenFirst(t *testing.T) {
+	r := canary(0)
+	r.MaxFailures = ptr.To(intstr.FromInt32(1))
+	h := begins(t, r, map[string]int{"lab": 0, "b": 1})
+	h.behave = breaks("b")
+	h.last(time.Minute)
+	h.sites["a"] = &Site{Name: "a", UID: "a-1", Exists: true, Revision: "old", Ready: true}
+	h.pass()
+	h.sites["a"].Wave, h.sites["b"].Broken, h.sites["b"].Tried = 1, "no progress", "new"
+	h.pass()
+	h.expect("b has failed", v1.RolloutProgressing, "b", "lab")
+	h.last(time.Minute)
+	h.expect("the status says so", v1.RolloutSoaking, "a", "b", "lab")
+}
+
 // TestRollbackOfThree: sites with a revision that was given up go back too.
 func TestRollbackOfThree(t *testing.T) {
 	r := canary(5 * time.Minute)

@@ -761,7 +761,7 @@ func (w *world) write(plan rollout.Plan) {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}
 		at := p.triedAt()
-		if kind == nowhere {
+		if kind == nowhere && w.shape.partition[p.revision] < p.replicas { // else no pod is to have it
 			at = p.appliedAt
 		}
 		if fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&

@@ -262,8 +262,8 @@ func (p *planner) excused(u *Site) bool {
 		return true
 	case of == nil:
 		return p.knownSilent(u) && p.Rollout.Unreachable != v1.UnreachableWait
-	case of.State == v1.RolloutSiteFailed:
-		return p.within
+	case of.State == v1.RolloutSiteFailed: // what follows from a failure must not be done before it is written
+		return p.within && p.written[u.Name] == v1.RolloutSiteFailed
 	}
 	return p.knownSilent(u) && of.SilenceApproved
 }

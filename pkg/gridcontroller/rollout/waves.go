@@ -43,6 +43,9 @@ func (p *planner) judge() {
 	fresh := slices.ContainsFunc(failing, func(u *Site) bool {
 		return p.listed[u.Name] != nil && p.written[u.Name] != v1.RolloutSiteFailed
 	})
+	if fresh && p.within {
+		p.again(p.Now)
+	}
 	switch {
 	case p.done && p.within:
 		if begun {

@@ -360,8 +360,8 @@ func (w *world) run(p *place, pod *pod) {
 	}
 }
 
-// serving are the pods that run what the workload names, and how many there should be: a DaemonSet has them on each node
-// that is not known to be silent. An edit that is reverted before it replaces one interrupts nothing.
+// serving are the pods that run what the workload names, and how many there should be: a DaemonSet has them on each
+// node that is not known to be silent. An edit that is reverted before it replaces one interrupts nothing.
 func (w *world) serving(p *place) (all []*pod, want int) {
 	want = p.replicas
 	if w.shape.kind == daemonSet {

@@ -434,8 +434,8 @@ func TestMovesBeforeItBegins(t *testing.T) {
 	h.expect("it is b's turn", v1.RolloutComplete, "a", "b")
 }
 
-// TestFailureIsWrittenFirst: a site has failed, which maxFailures allows. A site that moves into its wave meanwhile, and
-// was about to get the change in another one, does not get it before the status says so.
+// TestFailureIsWrittenFirst: a site has failed, which maxFailures allows. A site that moves into its wave meanwhile,
+// and was about to get the change in another one, does not get it before the status says so.
 func TestFailureIsWrittenFirst(t *testing.T) {
 	r := canary(0)
 	r.MaxFailures = ptr.To(intstr.FromInt32(1))

@@ -261,6 +261,24 @@ func TestHotfixDuringARestart(t *testing.T) {
 	h.expect("it works", v1.RolloutSoaking, "a", "lab")
 }
 
+// TestHotfixHidesBehindAProof: somebody edits a workload that has proven the change. A controller that restarts has not
+// compared it yet when the last other site is excused.
+func TestHotfixHidesBehindAProof(t *testing.T) {
+	h := begins(t, rest(0, 2), map[string]int{"a": 0, "b": 0})
+	h.behave = breaks("b")
+	h.last(time.Minute)
+	a, b := h.sites["a"], h.sites["b"]
+	h.in.Known, a.Uncompared, b.Held = nil, true, true
+	h.pass()
+	h.expect("a was not compared", v1.RolloutProgressing, "a", "b")
+	a.Uncompared, a.Drifted = false, true
+	h.last(time.Minute)
+	h.expect("a is edited", v1.RolloutProgressing, "a", "b")
+	a.Drifted = false
+	h.pass()
+	h.expect("that is reverted", v1.RolloutComplete, "a", "b")
+}
+
 // TestChangeWaitsForAnApproval: the workload of a site is left alone, because the change means a loss there, and a
 // person answers hours later. The site gets the change then, with its whole deadline.
 func TestChangeWaitsForAnApproval(t *testing.T) {

@@ -119,13 +119,14 @@ func (p *planner) advance() {
 		if p.passed(wave) {
 			continue
 		}
-		if !p.finish(wave) {
+		if !p.finish(wave) || p.compares() {
 			return
 		}
 		p.status.Passed = append(p.status.Passed, p.gate(wave))
 	}
 	waiting := p.remaining()
 	switch {
+	case len(waiting) == 0 && p.compares():
 	case len(waiting) == 0:
 		p.complete()
 	case p.still:
@@ -134,6 +135,19 @@ func (p *planner) advance() {
 		p.say(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
 		p.askForSuspects(waiting[0].Wave)
 	}
+}
+
+// compares reports whether a workload that counts as proven was not compared yet with what was applied. Somebody may
+// have edited it, so no gate passes, which would be for good.
+func (p *planner) compares() bool {
+	if p.done || !slices.ContainsFunc(p.Sites, func(u Site) bool {
+		return u.Uncompared && !p.leftOut(&u) && p.proven(&u)
+	}) {
+		return false
+	}
+	p.say(v1.RolloutProgressing, p.current(), "compares the workloads with what was applied")
+	p.again(p.Now.Add(podsAgain))
+	return true
 }
 
 // start gives the revision to sites of a wave, in the order of their names, until the limit of unproven ones is

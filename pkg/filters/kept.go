@@ -3,6 +3,7 @@ package filters
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -15,11 +16,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -51,6 +53,8 @@ type KeptAnswers struct {
 	// pending has what is not on the disk, and saved the requests whose answers are.
 	pending map[string][]byte
 	saved   sets.Set[string]
+	// failure is why the last write failed; nil if it did not.
+	failure error
 }
 
 const (
@@ -59,6 +63,8 @@ const (
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20
+	// keepInterval is how long an answer may be in memory only, if not too much was written of late.
+	keepInterval = time.Second
 )
 
 // keptAnswer is an answer. The fields of its JSON are its head.
@@ -122,7 +128,28 @@ func (k *KeptAnswers) state() iter.Seq2[string, []byte] {
 	}
 }
 
-// Close writes what is not on the disk, and lets another process use the directory.
+// Run writes the answers to the disk until ctx is done.
+func (k *KeptAnswers) Run(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(context.Context) { k.write() }, keepInterval)
+}
+
+// write writes what is not on the disk. If too much was written of late, or if it fails, the next call tries again.
+func (k *KeptAnswers) write() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.pending) == 0 || !k.store.Due() {
+		return
+	}
+	before := k.failure
+	if k.failure = k.store.Commit(k.pending); k.failure == nil {
+		k.saved = sets.KeySet(k.answers)
+		clear(k.pending)
+	} else if before == nil {
+		k.Logger.Error(k.failure, "Cannot write kept answers, trying again", "directory", k.Dir)
+	}
+}
+
+// Close writes what is not on the disk, and lets another process use the directory. Run must have ended.
 func (k *KeptAnswers) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,11 +188,7 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 			return
 		}
 		recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
-		recorder.complete = func() {
-			if err := kept.keep(request, reader, recorder); err != nil {
-				klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
-			}
-		}
+		recorder.complete = func() { kept.keep(request, reader, recorder) }
 		next.ServeHTTP(recorder, r) // it panics if the answer breaks off
 		if !watch && recorder.keeping() {
 			recorder.complete()
@@ -223,14 +246,11 @@ func (k *KeptAnswers) noteAsked(request string) {
 	k.asked = append(slices.DeleteFunc(k.asked, func(r string) bool { return r == request }), request)
 }
 
-// keep keeps an answer, unless it is kept already. It is written later if too much was written of late.
-func (k *KeptAnswers) keep(request, reader string, recorded *answerRecorder) error {
+// keep keeps an answer, unless it is kept already. Run writes it to the disk.
+func (k *KeptAnswers) keep(request, reader string, recorded *answerRecorder) {
 	answer := keptAnswer{ContentType: recorded.Header().Get("Content-Type"),
 		ContentEncoding: recorded.Header().Get("Content-Encoding"), Reader: reader}
-	head, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
+	head, _ := json.Marshal(answer) //nolint:errchkjson // strings
 	head = append(head, '\n')
 	answer.data = slices.Concat(head, recorded.body.Bytes())
 	answer.body = answer.data[len(head):]
@@ -238,21 +258,12 @@ func (k *KeptAnswers) keep(request, reader string, recorded *answerRecorder) err
 	defer k.mu.Unlock()
 	k.noteAsked(request)
 	if bytes.Equal(k.answers[request].data, answer.data) {
-		return nil
+		return
 	}
 	k.answers[request], k.pending[request] = answer, answer.data
 	for size, sizes := k.size(); size > maxKept; size, sizes = k.size() {
 		k.drop(sizes)
 	}
-	if !k.store.Due() {
-		return nil
-	}
-	if err := k.store.Commit(k.pending); err != nil {
-		return err
-	}
-	k.saved = sets.KeySet(k.answers)
-	clear(k.pending)
-	return nil
 }
 
 // size returns how many bytes are kept, of all readers and of each. The caller holds the lock.

@@ -2,6 +2,7 @@ package filters
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -15,8 +16,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/application-grid/application-grid/pkg/program/store"
 )
 
 // keptServer is an upstream behind WithKeptAnswers, which can go away.
@@ -173,9 +178,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
 	large := strings.Repeat("x", 1<<20)
 	for i := range 40 {
-		if err := kept.keep(strconv.Itoa(i), "agent", record(large)); err != nil {
-			t.Fatal(err)
-		}
+		kept.keep(strconv.Itoa(i), "agent", record(large))
 		if kept.find("0").body == nil {
 			t.Fatalf("after %d others what is asked for is gone", i)
 		}
@@ -184,9 +187,8 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	if size > maxKept || len(kept.answers) != 15 || kept.find("1").body != nil || kept.find("39").body == nil {
 		t.Errorf("%d answers of %d bytes", len(kept.answers), size)
 	}
-	if err := kept.keep("0", "agent", record("another")); err != nil ||
-		string(kept.find("0").body) != "another" {
-		t.Errorf("another answer in the place of one: %v", err)
+	if kept.keep("0", "agent", record("another")); string(kept.find("0").body) != "another" {
+		t.Error("another answer in the place of one is not kept")
 	}
 	if err := kept.Close(); err != nil {
 		t.Fatal(err)
@@ -237,23 +239,60 @@ func TestReaderOf(t *testing.T) {
 	}
 }
 
-// TestKeptAnswersThatChangeAllTheTime wear no flash: beyond the budget they are in memory, and written at the end.
-func TestKeptAnswersThatChangeAllTheTime(t *testing.T) {
-	t.Parallel()
-	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
-	for i := range 2000 {
-		if err := kept.keep("lease", "agent", record(strconv.Itoa(i))); err != nil {
+// running is KeptAnswers that run until stop is called, in virtual time.
+func running(t *testing.T, dir string) (kept *KeptAnswers, stop func()) {
+	t.Helper()
+	kept = OpenKeptAnswers(KeptOptions{Dir: dir, Logger: logr.Discard()})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		kept.Run(ctx)
+		close(ended)
+	}()
+	return kept, func() {
+		cancel()
+		<-ended
+		if err := kept.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(kept.pending) == 0 || kept.store.Due() {
-		t.Errorf("2,000 answers were written, of %d bytes", kept.store.Written())
-	}
-	if err := kept.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again := OpenKeptAnswers(KeptOptions{Dir: kept.Dir, Logger: logr.Discard()})
-	if got := again.find("lease").body; string(got) != "1999" {
-		t.Errorf("got %q", got)
-	}
+}
+
+// TestKeptAnswersThatChangeAllTheTime wear no flash: beyond the budget they are in memory, and written at the end.
+func TestKeptAnswersThatChangeAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, stop := running(t, t.TempDir())
+		for i := range 2000 {
+			kept.keep("lease", "agent", record(strconv.Itoa(i)))
+			time.Sleep(time.Second)
+		}
+		if len(kept.pending) == 0 || kept.store.Due() {
+			t.Errorf("2,000 answers were written, of %d bytes", kept.store.Written())
+		}
+		stop()
+		again, stop := running(t, kept.Dir)
+		if got := again.find("lease").body; string(got) != "1999" {
+			t.Errorf("got %q", got)
+		}
+		stop()
+	})
+}
+
+// TestKeptAnswersBeyondTheBudget are written as soon as the budget allows, although no other answer follows.
+func TestKeptAnswersBeyondTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, stop := running(t, t.TempDir())
+		noise := make([]byte, maxKeptAnswer)
+		_, _ = rand.Read(noise)
+		for i := range 3 {
+			kept.keep(strconv.Itoa(i), "agent", record(string(noise)))
+			time.Sleep(2 * keepInterval)
+		}
+		kept.keep("last", "agent", record("last"))
+		time.Sleep(2 * time.Hour)
+		if state, problems := store.Read(kept.Dir, nil); len(state) != 4 || len(problems) > 0 {
+			t.Errorf("after 2 h %d answers of 4 are on the disk, %v", len(state), problems)
+		}
+		stop()
+	})
 }

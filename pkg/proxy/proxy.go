@@ -411,6 +411,9 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	if snapshots := p.snapshots.Load(); snapshots != nil {
 		runners = append(runners, snapshots.Run)
 	}
+	if p.keptAnswers != nil {
+		runners = append(runners, p.keptAnswers.Run)
+	}
 	if p.autonomy != nil {
 		runners = append(runners, p.autonomy.Run)
 	}

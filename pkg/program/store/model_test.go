@@ -23,6 +23,8 @@ type model struct {
 	full, noInodes, readOnly, failing bool
 	// unreadable is the name of a file that cannot be read now; "" for none.
 	unreadable string
+	// unlisted is set while nothing says which files there are.
+	unlisted bool
 	// creates is how often a file was to be made.
 	creates int
 	// flash is how many bytes flash has written: for each sync of a file what was new, and at least 16 KiB.
@@ -124,7 +126,12 @@ var (
 
 func (m *model) Lock() (io.Closer, error) { return io.NopCloser(nil), nil }
 
-func (m *model) Names() ([]string, error) { return slices.Sorted(maps.Keys(m.now)), nil }
+func (m *model) Names() ([]string, error) {
+	if m.unlisted {
+		return nil, errIO
+	}
+	return slices.Sorted(maps.Keys(m.now)), nil
+}
 
 func (m *model) Read(name string) (io.ReadCloser, int64, error) {
 	node := m.now[name]

@@ -235,6 +235,26 @@ func (w *world) rot() {
 	}
 }
 
+// unlist has a start at which nothing says which files there are, as before the directory is mounted. What is said
+// until the next start may be lost, but nothing of what was there.
+func (w *world) unlist() {
+	w.crash()
+	known, state := w.state, map[string][]byte{"key 0": {}, "gone late": {}}
+	w.disk.unlisted = true
+	late, found, problems := open(Options{Dir: "dir", Key: w.key, Lasting: isLasting, HourlyBytes: 32 << 20,
+		State: func() iter.Seq2[string, []byte] { return sorted(state) }, Now: w.options().Now}, w.disk)
+	if len(found) > 0 || len(problems) == 0 {
+		w.Fatalf("seed %d: nobody says that a directory cannot be read", w.seed)
+	}
+	w.disk.unlisted = false
+	for key, value := range state {
+		if err := late.Commit(map[string][]byte{key: value}); err == nil && len(known) > 0 {
+			w.Fatalf("seed %d: what there was is replaced", w.seed)
+		}
+	}
+	w.open()
+}
+
 // rollback puts an older copy of the disk in its place.
 func (w *world) rollback() {
 	if len(w.copies) == 0 {
@@ -286,7 +306,11 @@ func TestOracle(t *testing.T) {
 				if w.random.IntN(4) == 0 {
 					w.rollback()
 				}
-			case 6, 7, 8:
+			case 6:
+				if w.store.newest != nil {
+					w.unlist()
+				}
+			case 7, 8:
 				w.confirm()
 			case 9, 10, 11, 12, 13, 14:
 				w.commit()

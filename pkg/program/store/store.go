@@ -32,6 +32,11 @@ const (
 	retryAfter = 30 * time.Second
 )
 
+// errLate means that the directory could not be read at the start, or that it was mounted later. The state may lack what
+// is there.
+var errLate = errors.New("it has files that were not there when this program started: restart the program, so that " +
+	"they are read")
+
 // Options configure a Store.
 type Options struct {
 	// Dir is made if it is missing.
@@ -64,6 +69,8 @@ type Store struct {
 	// newest and older are the files to which changes are appended. newest is nil if no file exists, or after it has
 	// failed.
 	newest, older *generation
+	// highest is the largest generation that there was at the start, or has been written since.
+	highest uint64
 	// foreign are the generations of files in another version of the format.
 	foreign map[uint64]bool
 	// untidy is set while a file without all lasting keys may exist, or may reappear after a loss of power.
@@ -150,6 +157,7 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 	}
 	damaged := false
 	for _, number := range generations {
+		s.highest = max(s.highest, number)
 		first, of := state == nil, s.isLasting
 		if first {
 			of = func(string) bool { return true }
@@ -412,10 +420,12 @@ func (s *Store) writeState(by charge) error {
 	if err != nil {
 		return err
 	}
-	g := &generation{chain: s.chain}
-	if g.generation = 1; len(there) > 0 {
-		g.generation = there[0] + 1
+	if len(there) > 0 && there[0] > s.highest {
+		return errLate
 	}
+	s.highest++
+	g := &generation{chain: s.chain}
+	g.generation = s.highest
 	if err := s.writeFirst(g, by); err != nil {
 		_ = s.disk.Remove(asideName) // a full disk needs the space
 		return err

@@ -369,6 +369,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 	}
 	if !lasting {
 		if err := to.Reserve(g.offset + sizeOf(changes) + reserveSize); err != nil {
+			_ = s.disk.Remove(asideName) // a loss of power may have left it; the next commit has its space
 			return err
 		}
 	}

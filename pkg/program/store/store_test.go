@@ -539,3 +539,35 @@ func TestStartsInTimeOfTheState(t *testing.T) {
 		}
 	}
 }
+
+// crowded is a disk that is full of a temporary file.
+type crowded struct{ *model }
+
+func (c crowded) Remove(name string) error {
+	c.full = c.full && name != asideName
+	return c.model.Remove(name)
+}
+
+// TestInterruptedStateOnAFullDisk: the temporary file of a state that a loss of power has interrupted does not keep the
+// space that changes need.
+func TestInterruptedStateOnAFullDisk(t *testing.T) {
+	disk := newModel(nil) // no power is lost, so nothing is at random
+	state := map[string][]byte{"a": []byte("1")}
+	o := Options{Dir: "dir", State: func() iter.Seq2[string, []byte] { return sorted(state) }, HourlyBytes: 32 << 20}
+	s, _, _ := open(o, disk)
+	if err := s.Commit(state); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disk.Create(asideName); err != nil {
+		t.Fatal(err)
+	}
+	disk.full = true
+	s, _, _ = open(o, crowded{disk})
+	state["b"] = make([]byte, reserveSize)
+	for range 2 {
+		if err := s.Commit(state); err == nil {
+			return
+		}
+	}
+	t.Error("the disk stays full")
+}

@@ -211,6 +211,39 @@ func TestOneTenantsChanges(t *testing.T) {
 	})
 }
 
+// TestTenantThatChangesAllTheTime: while one large object changes every second, a new pod is on the disk at once, and a
+// change of somebody else within minutes.
+func TestTenantThatChangesAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newDiskFixture(t)
+		noise, version := make([]byte, 1<<20-1000), 5
+		tick := func() {
+			version++
+			_, _ = rand.Read(noise)
+			f.config("large", "x", strconv.Itoa(version), noise)
+			f.tick()
+		}
+		for range 200 {
+			tick()
+		}
+		for _, test := range []struct {
+			what   string
+			size   int
+			atMost time.Duration
+		}{{"a new pod", 100, 2 * time.Second}, {"a change", 200, 3 * time.Minute}} {
+			f.pod("shop", "till", strconv.Itoa(version))
+			f.config("shop", "till", strconv.Itoa(version), noise[:test.size])
+			began := time.Now()
+			for f.isUnsaved("shop", "till") {
+				tick()
+			}
+			if took := time.Since(began); took > test.atMost {
+				t.Errorf("%s is on the disk after %s", test.what, took)
+			}
+		}
+	})
+}
+
 // TestLargeFirstState: when what the pods name is larger than what may be written in an hour, it is on the disk as soon
 // as it is known, if that is at once, and what a new pod needs is there soon after in any case.
 func TestLargeFirstState(t *testing.T) {

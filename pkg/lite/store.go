@@ -554,21 +554,20 @@ func (s *Store) namespaces() map[string]bool {
 }
 
 // setOf returns the set of a change, or the key of one that is of no set. waits is set if it can wait until the disk
-// has spare bytes: if it is of an account, or of a Service that is not in the namespaces of the node's pods. The
-// version of Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version
-// on the disk. The caller holds the lock.
+// has spare bytes: if it is of an account, or the set has been on the disk before, so that objects that change all the
+// time do not use up what new pods need. A Service in the namespaces of the node's pods does not wait, but the version
+// of Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version on the
+// disk. The caller holds the lock.
 func (s *Store) setOf(key string, used map[string]bool) (set string, waits bool) {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
 		return key, false
 	}
-	set, waits = keyOf(parts[1:4]...), strings.Contains(parts[1], " by ")
-	if parts[1] == services.key() {
-		all := s.sets[scope{kind: services}]
-		needed := len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
-		waits = !needed && all != nil && all.saved
-	}
-	return set, waits
+	in := scope{s.kinds[parts[1]], parts[2], parts[3]}
+	of, account := s.sets[in], strings.Contains(parts[1], " by ")
+	needed := in.kind == services && len(parts) == 6 &&
+		(used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
+	return keyOf(parts[1:4]...), account || of != nil && of.saved && !needed
 }
 
 // setKey is what setOf returns for a scope.

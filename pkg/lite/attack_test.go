@@ -139,7 +139,7 @@ func TestNothingOnTheDiskBlocksAStart(t *testing.T) {
 	}
 }
 
-// TestUnreadableEntry: one entry costs its set, and nothing else.
+// TestUnreadableEntry: one entry costs its set until the next list, and nothing else.
 func TestUnreadableEntry(t *testing.T) {
 	from := newStore("node0")
 	for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "a"), named(secrets, "shop", "b")} {
@@ -162,6 +162,17 @@ func TestUnreadableEntry(t *testing.T) {
 	}
 	if _, objects, ok := s.read(named(secrets, "shop", "b")); !ok || len(objects) != 1 {
 		t.Errorf("the other one is lost: %v", objects)
+	}
+	to := sink{s, broken}
+	to.At("6", func() { to.Replace(nil) }) // it does not exist any longer
+	for key, value := range s.takePending(true) {
+		if state[key] = value; value == nil {
+			delete(state, key)
+		}
+	}
+	s = newStore("node0")
+	if problems := s.load(state); len(problems) > 0 || s.versionOf(broken) != "6" {
+		t.Errorf("after the next start: %v, at %q", problems, s.versionOf(broken))
 	}
 }
 

@@ -180,8 +180,8 @@ func objectKey(in scope, name types.NamespacedName) string {
 // isLasting reports whether a key of the store is lasting.
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
-// load loads the state from the disk. The problems are entries that cannot be read. A set with such an object is not
-// used, so that no client gets a part of it.
+// load loads the state from the disk. The problems are entries that cannot be read. They are removed, and so is the
+// whole set of such an object, so that no client gets a part of it.
 func (s *Store) load(state map[string][]byte) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,14 +193,13 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 			continue
 		}
 		problems = append(problems, fmt.Errorf("the entry %q: %w", key, err))
+		s.change(key, nil)
 		if len(parts) >= 4 {
 			broken = append(broken, scope{s.kinds[parts[1]], parts[2], parts[3]})
 		}
 	}
 	for _, in := range broken {
-		if set := s.sets[in]; set != nil {
-			set.version, set.moved, set.saved = 0, true, false
-		}
+		s.remove(in)
 	}
 	s.heardHere = time.Now()
 	s.poke()
@@ -477,15 +476,20 @@ func (s *Store) drop(of scope) {
 	if !ok || (dropped.excess > 0 && dropped.version == 0) {
 		return
 	}
-	for name := range dropped.objects {
-		s.change(objectKey(of, name), nil)
-	}
-	s.change(of.key(keySet), nil)
-	delete(s.sets, of)
+	s.remove(of)
 	if dropped.excess > 0 {
 		now := s.set(of)
 		now.read, now.leftOut = dropped.read, dropped.leftOut
 	}
+}
+
+// remove removes a set, also from the disk. The caller holds the lock.
+func (s *Store) remove(of scope) {
+	for name := range s.set(of).objects {
+		s.change(objectKey(of, name), nil)
+	}
+	s.change(of.key(keySet), nil)
+	delete(s.sets, of)
 }
 
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
@@ -153,8 +152,7 @@ func decodeMessage(kind string, message []byte) (runtime.Object, error) {
 }
 
 // GetList sends a request for a list, and reads the answer object by object, so that it is never in memory as a whole.
-// JSON is: no API server sends it to a client that takes protobuf. reduce returns what is kept of an object; nil keeps
-// all of it.
+// reduce returns what is kept of an object; nil keeps all of it.
 func GetList(ctx context.Context, request *rest.Request, reduce func(*wire.Object) *wire.Object) (*List, error) {
 	body, err := request.Stream(ctx)
 	if err != nil {
@@ -195,57 +193,73 @@ func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (list *Lis
 	}
 }
 
-// readJSON reads a list, and calls add with its items in wire form.
+// readJSON reads a list, and calls add with its items in wire form, one by one, because all of them as Go values need
+// several times the memory. Items in front of the kind wait for it: API servers write the kind first.
 func (l *List) readJSON(from io.Reader, add func(message []byte) error) error {
-	data, err := io.ReadAll(from)
-	if err != nil {
-		return err
-	}
-	gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data)
-	if err != nil {
-		return err
-	}
-	l.Kind = gvk.Kind
-	read := struct {
-		Metadata metav1.ListMeta `json:"metadata"`
-		Items    jsonItems       `json:"items"`
-	}{Items: jsonItems{gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List")), add}}
-	err = utiljson.Unmarshal(data, &read)
-	l.ResourceVersion, l.Continue = read.Metadata.ResourceVersion, read.Metadata.Continue
-	return err
-}
-
-// jsonItems converts the items of a list into wire form, one by one, because all of them as Go values need several
-// times the memory.
-type jsonItems struct {
-	kind schema.GroupVersionKind
-	add  func(message []byte) error
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (i jsonItems) UnmarshalJSON(data []byte) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	switch begin, err := d.Token(); {
-	case err != nil:
-		return err
-	case begin != nil && begin != json.Delim('['):
-		return fmt.Errorf("%v in place of items", begin)
-	}
+	d := json.NewDecoder(from)
+	var apiVersion string
 	var item json.RawMessage
-	for d.More() {
-		item = item[:0]
-		if err := d.Decode(&item); err != nil {
-			return err
-		}
-		message, err := itemInWireForm(item, i.kind)
-		if err == nil {
-			err = i.add(message)
-		}
+	var waiting []json.RawMessage
+	take := func(item json.RawMessage) error {
+		kind := schema.FromAPIVersionAndKind(apiVersion, strings.TrimSuffix(l.Kind, "List"))
+		message, err := itemInWireForm(item, kind)
 		if err != nil {
 			return err
 		}
+		return add(message)
 	}
-	return nil
+	err := eachOf(d, '{', func() error {
+		name, err := d.Token()
+		switch name {
+		case "kind":
+			return d.Decode(&l.Kind)
+		case "apiVersion":
+			return d.Decode(&apiVersion)
+		case "metadata":
+			var read metav1.ListMeta
+			err = d.Decode(&read)
+			l.ResourceVersion, l.Continue = read.ResourceVersion, read.Continue
+			return err
+		case "items":
+			return eachOf(d, '[', func() error {
+				item = item[:0]
+				if err := d.Decode(&item); err != nil {
+					return err
+				}
+				if l.Kind != "" && apiVersion != "" {
+					return take(item)
+				}
+				waiting = append(waiting, bytes.Clone(item))
+				return nil
+			})
+		default:
+			return errors.Join(err, d.Decode(&item))
+		}
+	})
+	for _, item := range waiting {
+		err = cmp.Or(err, take(item))
+	}
+	if _, after := d.Token(); err == nil && !errors.Is(after, io.EOF) {
+		err = cmp.Or(after, errors.New("the list is not all of the body"))
+	}
+	return err
+}
+
+// eachOf reads an object or an array, or null, and calls read at each member.
+func eachOf(d *json.Decoder, begin json.Delim, read func() error) error {
+	switch token, err := d.Token(); {
+	case token == nil:
+		return err
+	case token != begin:
+		return fmt.Errorf("%v in place of %v", token, begin)
+	}
+	for d.More() {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	_, err := d.Token() // the end
+	return err
 }
 
 func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,6 +63,8 @@ func TestListsInJSON(t *testing.T) {
 		`{"kind":"ServiceList","apiVersion":"v1","items":{}}`, `{"kind":"ServiceList","apiVersion":"v1","items":[1]}`,
 		`{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata":{"name":1}}]}`,
 		`{"kind":"ServiceList","apiVersion":"v1","metadata":[]}`,
+		`{"kind":"ServiceList","apiVersion":"v1","items":[]}{}`, `{"items":[{}],"kind":"ServiceList","apiVersion":"v1"`,
+		`{"kind":"ServiceList","apiVersion":"v1","items":[]}{}`, `{"items":[{}],"kind":"ServiceList","apiVersion":"v1"`,
 		"k8s\x00", "k8s\x00\xff",
 	} {
 		if list, err := readList(strings.NewReader(body), nil); err == nil {
@@ -107,6 +110,19 @@ func TestListsOfReducers(t *testing.T) {
 		return o
 	}); err == nil || reduced != 1 {
 		t.Errorf("%+v, %v: %d objects are reduced before the next one is read", list, err, reduced)
+	}
+	var inJSON bytes.Buffer
+	services.TypeMeta = metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}
+	if err := json.NewEncoder(&inJSON).Encode(services); err != nil {
+		t.Fatal(err)
+	}
+	size := inJSON.Len()
+	var left []int
+	if _, err := readList(iotest.OneByteReader(&inJSON), func(o *wire.Object) *wire.Object {
+		left = append(left, inJSON.Len())
+		return o
+	}); err != nil || len(left) != 3 || left[0] < size/3 || left[1] < size/6 {
+		t.Errorf("%v: when the objects are reduced, %d of %d bytes are left to read", err, left, size)
 	}
 	for end := range whole {
 		if list, err := readList(bytes.NewReader(whole[:end]), sameName); err == nil {

@@ -48,6 +48,7 @@ func TestOutcomeOfDelete(t *testing.T) {
 		"of a pod before it": {code: http.StatusOK, body: "{}", stays: true, options: &metav1.DeleteOptions{
 			GracePeriodSeconds: now, Preconditions: metav1.NewUIDPreconditions("u0")}},
 		"too long":            {code: http.StatusOK, body: "{}", different: "long", stays: true},
+		"in YAML":             {code: http.StatusOK, body: "{}", different: "yaml", stays: true},
 		"another UID":         {code: http.StatusConflict, body: "{}", stays: true},
 		"forbidden":           {code: http.StatusForbidden, body: "{}", stays: true},
 		"there is none":       {code: http.StatusNotFound, body: notFoundBody("till")},
@@ -72,6 +73,8 @@ func TestOutcomeOfDelete(t *testing.T) {
 				case "long":
 					request.SetHeader("Content-Type", "application/json").Body([]byte(
 						`{"gracePeriodSeconds":0}` + strings.Repeat(" ", deleteLimit)))
+				case "yaml":
+					request.SetHeader("Content-Type", "application/yaml").Body([]byte("gracePeriodSeconds: 0"))
 				}
 				return request.Do(t.Context()).Error()
 			}
@@ -85,8 +88,8 @@ func TestOutcomeOfDelete(t *testing.T) {
 			if stays := len(pods) == 1; stays != test.stays {
 				t.Errorf("it stays: %v, after %v", stays, err)
 			}
-			if test.different == "long" && !apierrors.IsBadRequest(err) {
-				t.Errorf("too long a body: %v", err)
+			if apierrors.IsBadRequest(err) != (test.different == "long") {
+				t.Errorf("the answer: %v", err)
 			}
 		})
 	}
@@ -208,16 +211,21 @@ func TestLaggingReplica(t *testing.T) {
 			Name: "password", UID: types.UID(uid), ResourceVersion: version}}))
 	}
 	const secretsPath = "/api/v1/namespaces/shop/secrets"
-	for name, newest := range map[string]string{"a replica lags": "9", "restored from a backup": "4"} {
+	const whileItRuns = "restored from a backup while it runs"
+	for name, newest := range map[string]string{"a replica lags": "9", "restored from a backup": "4", whileItRuns: "4"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := running(t)
-			f.stop()
+			if name != whileItRuns {
+				f.stop()
+			}
 			f.cloud.mu.Lock()
 			f.cloud.lags = map[string]any{"/api/v1/pods": podsAt("3", "u0"), secretsPath: secretsAt("3", "u0")}
 			f.cloud.lists["/api/v1/pods"], f.cloud.lists[secretsPath] = podsAt(newest, "u9"), secretsAt(newest, "u9")
 			f.cloud.mu.Unlock()
-			f.start()
+			if f.cloud.CloseClientConnections(); name != whileItRuns {
+				f.start()
+			}
 			patience.Until(t, "the newest lists are kept", func() error {
 				for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "password")} {
 					version, objects, _ := f.server.store.read(in)

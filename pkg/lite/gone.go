@@ -113,10 +113,8 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	options := &metav1.DeleteOptions{}
-	if len(body) > 0 {
-		if err := decodeBody(body, options); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
+	if len(body) > 0 && decodeBody(body, options) != nil {
+		return r, nil // in a form in which a kubelet does not send it
 	}
 	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
 	if options.Preconditions != nil && options.Preconditions.UID != nil {

@@ -780,7 +780,7 @@ func TestReplacedObjectsAreForgotten(t *testing.T) {
 			}
 			return nil
 		})
-		wake(f.server.store.restored) // all is fetched again
+		f.server.follower.refetch()
 	}
 }
 

@@ -159,8 +159,6 @@ func (f *follower) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-f.store.needed:
-		case <-f.store.restored:
-			f.relist(ctx)
 		}
 	}
 }
@@ -184,16 +182,12 @@ func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...fun
 	}
 }
 
-// relist makes everything be listed and fetched again. A watch from a version that the API server does not have would
-// be silent.
-func (f *follower) relist(ctx context.Context) {
-	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup; listing everything again")
-	for _, group := range f.groups {
-		group.Relist()
-	}
+// refetch makes all objects be fetched again that cannot be followed: kube-apiserver was away.
+func (f *follower) refetch() {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
-	f.store.relisted = time.Now()
+	f.store.outdated = time.Now()
+	wake(f.fetchDue)
 }
 
 // update follows exactly the objects that the node's pods name and that accounts read.
@@ -260,7 +254,7 @@ func (s *Store) isFresh(in scope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := s.sets[in]
-	return set != nil && time.Since(set.fetched) < refetchInterval && set.fetched.After(s.relisted)
+	return set != nil && time.Since(set.fetched) < refetchInterval && set.fetched.After(s.outdated)
 }
 
 func (s *Store) noteFetched(in scope, began time.Time) {

@@ -153,6 +153,7 @@ func (s *Server) connect() error {
 	}
 	s.link.OnBack(0, s.follower.groups[""].Retry)
 	s.link.OnBack(0, s.store.poke)
+	s.link.OnBack(apiclient.Spread, s.follower.refetch)
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}

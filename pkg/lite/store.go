@@ -55,10 +55,8 @@ type Store struct {
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
 	keysAt      time.Time
-	// relisted is when everything was listed again: what was fetched before is fetched again.
-	relisted time.Time
-	// restored has a value when kube-apiserver has returned to an older version.
-	restored chan struct{}
+	// outdated is when kube-apiserver was last back: what was fetched before is fetched again.
+	outdated time.Time
 	// needed has a value when the node's pods, or their claims and volumes, have changed, or an account reads something
 	// new.
 	needed chan struct{}
@@ -149,7 +147,7 @@ func newStore(node string) *Store {
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepHeard,
-		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
+		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -405,9 +403,6 @@ func (s *Store) reach(in scope, version uint64) {
 		s.touched(in) // the objects that they name are followed from now on
 	}
 	if in == podsOf(s.node) {
-		if set.current && version < set.version {
-			wake(s.restored)
-		}
 		s.hear(time.Now())
 	}
 	set.version, set.current = version, true

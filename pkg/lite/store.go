@@ -628,35 +628,30 @@ func (s *Store) all() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inState = maps.Clone(s.pending)
-	state, objects := map[string][]byte{}, map[string]*wire.Object{}
+	state := map[string]change{}
 	for in, set := range s.sets {
 		if set.version > 0 {
-			state[in.key(keySet)] = strconv.AppendUint(nil, set.version, 10)
+			state[in.key(keySet)] = change{value: strconv.AppendUint(nil, set.version, 10)}
 		}
 		for name, o := range set.objects {
-			objects[objectKey(in, name)] = o
+			state[objectKey(in, name)] = change{object: o}
 		}
 	}
 	for request, kept := range s.tokens {
-		state[tokenKey(request)] = kept.text()
+		state[tokenKey(request)] = change{value: kept.text()}
 	}
 	for uid, e := range s.gone {
-		state[keyOf(keyGone, string(uid))] = e.text()
+		state[keyOf(keyGone, string(uid))] = change{value: e.text()}
 	}
 	if text := textOf(s.heard); len(text) > 0 && !s.heard.IsZero() {
-		state[keyHeard] = text
+		state[keyHeard] = change{value: text}
 	}
 	if s.encodedKeys != nil {
-		state[keyKeys] = s.encodedKeys
+		state[keyKeys] = change{value: s.encodedKeys}
 	}
 	return func(yield func(string, []byte) bool) {
-		for key, value := range state {
-			if !yield(key, value) {
-				return
-			}
-		}
-		for key, o := range objects {
-			if !yield(key, encoded(o)) {
+		for key, entry := range state {
+			if !yield(key, entry.bytes()) {
 				return
 			}
 		}

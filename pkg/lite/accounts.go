@@ -128,9 +128,9 @@ func isEquality(selector fields.Selector) bool {
 	})
 }
 
-// note records that an account reads a scope, until a time, and begins to keep the scope. It returns an error, from
-// time to time, if the account reads too many.
-func (s *Store) note(in scope, until time.Time) error {
+// note records that an account reads a scope, until a time, and begins to keep the scope, unless the account reads too
+// many.
+func (s *Store) note(in scope, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -142,12 +142,7 @@ func (s *Store) note(in scope, until time.Time) error {
 			}
 		}
 		if read >= accountScopes {
-			before := s.full[account]
-			if s.full[account] = now; now.Sub(before) < refetchInterval {
-				return nil
-			}
-			return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept",
-				accountScopes)
+			return
 		}
 		s.poke()
 	}
@@ -159,7 +154,6 @@ func (s *Store) note(in scope, until time.Time) error {
 		set.excess = 0 // it may be smaller by now
 		s.poke()
 	}
-	return nil
 }
 
 // fitting returns the scopes that are kept of the accounts that are here: of each account those that it has read last,
@@ -220,13 +214,8 @@ func (s *Server) noteRead(answer *http.Response) {
 	if len(s.store.keysOf(parsed)) == 0 {
 		s.store.wantKeys()
 	}
-	in, ok := s.store.scopeOf(answer.Request, said.account())
-	if !ok {
-		return
-	}
-	if err := s.store.note(in, readUntil(answer.Request)); err != nil {
-		klog.FromContext(answer.Request.Context()).Error(err, "Cannot keep all that a ServiceAccount reads",
-			"serviceAccount", said.account())
+	if in, ok := s.store.scopeOf(answer.Request, said.account()); ok {
+		s.store.note(in, readUntil(answer.Request))
 	}
 }
 
@@ -350,9 +339,10 @@ func (s *Server) reportAccounts(report *health.Report) {
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	kept := 0
+	kept, of := 0, map[string]int{}
 	var large []string
 	for in, set := range s.store.sets {
+		of[in.kind.account]++
 		switch {
 		case in.kind.account == "":
 		case set.excess > 0:
@@ -367,6 +357,11 @@ func (s *Server) reportAccounts(report *health.Report) {
 		return
 	}
 	report.Note("%d lists and objects are kept for %d ServiceAccounts", kept, len(s.store.accounts))
+	for account := range s.store.accounts {
+		if of[account] >= accountScopes {
+			report.Note("%s reads %d different lists and objects, and no more are kept of one", account, of[account])
+		}
+	}
 	if slices.Sort(large); len(large) > 0 {
 		report.Note("%d are too large, and are not kept: %s", len(large),
 			strings.Join(large[:min(len(large), 3)], ", "))

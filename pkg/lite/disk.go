@@ -38,7 +38,7 @@ func (s *Server) open(logger klog.Logger) error {
 	for _, problem := range append(problems, s.store.load(state)...) {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
 	}
-	if s.unkept = opened.Blocked(); errors.Is(s.unkept, store.ErrInUse) {
+	if s.unkept = opened.Commit(nil); errors.Is(s.unkept, store.ErrInUse) {
 		return s.unkept
 	}
 	s.writeFiles(logger)
@@ -76,7 +76,8 @@ func (s *Server) commit(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes := s.store.takePending(s.disk.Spare())
-	if err := s.disk.Commit(changes); err != nil || len(changes) > 0 {
+	err := s.disk.Commit(changes)
+	if waiting, _ := s.store.unsavedChanges(); err != nil || len(changes) > 0 || waiting == 0 {
 		s.noteCommit(logger, err)
 	}
 }

@@ -94,7 +94,7 @@ type generation struct {
 }
 
 // Open opens the store in a directory, and returns its state. The problems are about files that cannot be used or
-// written; the store works nevertheless. They include ErrInUse or ErrKey if nothing will be written.
+// written; the store works nevertheless. If nothing will ever be written, Commit returns ErrInUse or ErrKey.
 func Open(o Options) (s *Store, state map[string][]byte, problems []error) {
 	return open(o, directory(o.Dir))
 }
@@ -128,9 +128,6 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal}, foreign: map[uint64]bool{}}
 	return s.load()
 }
-
-// Blocked returns why nothing will ever be written; nil otherwise.
-func (s *Store) Blocked() error { return s.blocked }
 
 func name(generation uint64) string { return fmt.Sprintf("%s%016x", prefix, generation) }
 

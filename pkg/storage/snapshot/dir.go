@@ -69,7 +69,7 @@ func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error)
 	var problems []error
 	d.store, kept, problems = store.Open(store.Options{Dir: o.Path, Lasting: isLasting, State: d.everything,
 		HourlyBytes: HourlyBytes, Now: o.Clock.Now})
-	if errors.Is(d.store.Blocked(), store.ErrInUse) {
+	if errors.Is(d.store.Commit(nil), store.ErrInUse) {
 		return d, nil, 0, ErrInUse
 	}
 	for _, problem := range problems {

@@ -14,7 +14,8 @@ import (
 // notNeeded are the references of a PodSpec to Secrets and ConfigMaps that a kubelet does not read when it starts a pod
 // again.
 var notNeeded = []string{
-	"EphemeralContainers", // they are not started again
+	"EphemeralContainers",            // they are not started again
+	"Cinder", "ScaleIO", "StorageOS", // kubelets from 1.29 on have no such plugins (pkg/volume of Kubernetes)
 	// SecretReferences of drivers whose volumes the controller attaches or provisions are in no PodSpec.
 }
 

@@ -127,19 +127,19 @@ func TestNewAuthority(t *testing.T) {
 	}
 }
 
-// TestRestoredFromABackup: once the node's pods have an older version than before, everything is listed again.
-func TestRestoredFromABackup(t *testing.T) {
+// TestFetchedAgain: what cannot be followed is fetched again after an outage, in which it may have changed.
+func TestFetchedAgain(t *testing.T) {
 	t.Parallel()
 	f := running(t)
-	f.cloud.says("/api/v1/namespaces/shop/secrets", list("SecretList", "v1", corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "password"},
-		Data:       map[string][]byte{"word": []byte("mellon")}}))
-	sink{f.server.store, podsOf("node0")}.At("4", nil)
-	patience.Until(t, "the Secret of the backup is kept", func() error {
-		secret := &corev1.Secret{}
-		if !f.server.store.decode(secrets, types.NamespacedName{Namespace: "shop", Name: "password"}, secret) ||
-			string(secret.Data["word"]) != "mellon" {
-			return fmt.Errorf("it has %q", secret.Data)
+	f.cloud.says("/api/v1/namespaces/shop/persistentvolumeclaims/disk", corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "4"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "another"}})
+	f.server.link.Fail()
+	patience.Until(t, "the claim is fetched again", func() error {
+		claim, _ := f.server.store.volumeOf(types.NamespacedName{Namespace: "shop", Name: "disk"})
+		if claim.Spec.VolumeName != "another" {
+			return fmt.Errorf("it names %s", claim.Spec.VolumeName)
 		}
 		return nil
 	})

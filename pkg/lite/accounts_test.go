@@ -188,7 +188,7 @@ func (f *fixture) kept(scopes int) {
 		}
 		return nil
 	})
-	f.server.commit(klog.Background())
+	f.server.commit(klog.Background(), hourlyBytes)
 }
 
 // readAll lets CoreDNS and the till read what each of them reads, while the cloud is there.
@@ -646,7 +646,7 @@ func (f *fixture) refusedOnce() {
 	})
 	f.server.store.poke()
 	time.Sleep(100 * time.Millisecond) // nothing is to follow
-	f.server.commit(klog.Background())
+	f.server.commit(klog.Background(), hourlyBytes)
 }
 
 // TestAccountsThatMayNotReadAnyMore are answered nothing.
@@ -660,7 +660,7 @@ func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 	// One account is not in the flag any more; its objects are removed from the disk.
 	f.config.Accounts = f.config.Accounts[1:]
 	f.start()
-	f.server.commit(klog.Background())
+	f.server.commit(klog.Background(), hourlyBytes)
 	f.stop()
 	state, problems := store.Read(filepath.Join(f.config.Dir, storeDir), nil)
 	f.must(errors.Join(problems...))

@@ -152,7 +152,7 @@ func TestUnreadableEntry(t *testing.T) {
 				Name: in.object(), ResourceVersion: "5"}}))
 		})
 	}
-	state := from.takePending(true)
+	state := from.takePending(hourlyBytes)
 	broken := named(secrets, "shop", "a")
 	state[objectKey(broken, types.NamespacedName{Namespace: "shop", Name: "a"})] = []byte("\xff\xff")
 	state[keyToken+"\x00{"] = []byte("x")
@@ -168,7 +168,7 @@ func TestUnreadableEntry(t *testing.T) {
 	}
 	to := sink{s, broken}
 	to.At("6", func() { to.Replace(nil) }) // it does not exist any longer
-	for key, value := range s.takePending(true) {
+	for key, value := range s.takePending(hourlyBytes) {
 		if state[key] = value; value == nil {
 			delete(state, key)
 		}
@@ -290,7 +290,7 @@ func TestNotOnDisk(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", ResourceVersion: "3"}}
 	sink{s, podsOf("node0")}.At("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
 	for _, saved := range []bool{false, true} {
-		s.takePending(true)
+		s.takePending(hourlyBytes)
 		if saved {
 			s.committed()
 		}
@@ -320,16 +320,16 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 	}
 	sink{s, podsOf("node0")}.At("5", func() {})
 	pods := podsOf("node0").key(keySet)
-	if changes := s.takePending(false); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
+	if changes := s.takePending(1); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
 		t.Errorf("%d changes without time", len(changes))
 	}
 	s.committed()
-	changes := s.takePending(true)
+	changes := s.takePending(hourlyBytes)
 	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
 		t.Errorf("%d changes at once, of sets of 4", len(changes))
 	}
 	for range 10 {
-		s.takePending(true)
+		s.takePending(hourlyBytes)
 		s.committed()
 	}
 	if count, _ := s.unsavedChanges(); count > 0 {

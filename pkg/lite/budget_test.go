@@ -48,14 +48,14 @@ func TestHourlyBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		change(0, 10)
-		if s.written() == 0 || !s.due() {
+		if s.written() == 0 || s.left() == 0 {
 			t.Error("a calm node is not written within a second")
 		}
 		const seconds = 900
 		for i := range seconds {
 			change(i, 1<<20)
 		}
-		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.written() > limit || s.due() {
+		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.written() > limit || s.left() > 0 {
 			t.Errorf("%d bytes in %d s, want %d at most", s.written(), seconds, limit)
 		}
 		cancel()
@@ -100,29 +100,29 @@ func TestStrangersServices(t *testing.T) {
 	apply("shop", "till", "", 80)
 	to := sink{s, podsOf("node0")}
 	to.At("12", func() { to.Apply(wiretest.Object(pod("late"))) })
-	if got := names(s.takePending(false)); !slices.Equal(got, own) {
+	if got := names(s.takePending(1)); !slices.Equal(got, own) {
 		t.Errorf("without spare bytes %q are written, want %q", got, own)
 	}
-	if got := names(s.takePending(true)); len(got) != len(own)+3 {
+	if got := names(s.takePending(hourlyBytes)); len(got) != len(own)+3 {
 		t.Errorf("with spare bytes %q are written", got)
 	}
 	s.committed()
 	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
-	if changes := s.takePending(true); len(changes) > 0 {
+	if changes := s.takePending(hourlyBytes); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))
 	}
 	sink{s, scope{kind: services}}.At("99", func() {
 		sink{s, scope{kind: services}}.Remove("strangers", "stranger")
 	})
-	if got := names(s.takePending(false)); len(got) > 0 {
+	if got := names(s.takePending(1)); len(got) > 0 {
 		t.Errorf("without spare bytes %q are written", got)
 	}
-	if got := names(s.takePending(true)); !slices.Equal(got, []string{"", "stranger"}) {
+	if got := names(s.takePending(hourlyBytes)); !slices.Equal(got, []string{"", "stranger"}) {
 		t.Errorf("of a removed Service %q are written", got)
 	}
 	s = newStore("node0")
 	apply("strangers", "stranger", "", 80)
-	if got := names(s.takePending(false)); !slices.Equal(got, []string{"", "stranger"}) {
+	if got := names(s.takePending(1)); !slices.Equal(got, []string{"", "stranger"}) {
 		t.Errorf("of the first list %q are written", got)
 	}
 }
@@ -172,8 +172,9 @@ func (f diskFixture) isUnsaved(namespace, name string) bool {
 
 // tick does what keep does each second.
 func (f diskFixture) tick() {
-	if time.Sleep(commitInterval); f.due() {
-		f.commit(klog.Background())
+	time.Sleep(commitInterval)
+	if left := f.left(); left > 0 {
+		f.commit(klog.Background(), left)
 	}
 }
 
@@ -271,6 +272,13 @@ func TestLargeFirstState(t *testing.T) {
 			t.Logf("%d in a second: a new pod is on the disk after %s", inATick, took)
 			if took > 15*time.Minute || took > 5*time.Second && inATick == 48 {
 				t.Errorf("%d in a second: a new pod is on the disk after %s", inATick, took)
+			}
+			began = time.Now()
+			for f.config("shop", "till", "7", noise[:1<<10]); f.isUnsaved("shop", "till"); {
+				f.tick()
+			}
+			if took := time.Since(began); took > time.Minute && inATick == 48 {
+				t.Errorf("a small change is on the disk after %s", took)
 			}
 		})
 	}

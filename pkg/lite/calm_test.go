@@ -38,7 +38,7 @@ func TestCalmHour(t *testing.T) {
 		}
 		s.disk = kept
 		scopes, tokens := calmNode(s.store)
-		s.commit(klog.Background())
+		s.commit(klog.Background(), hourlyBytes)
 		before, commits := s.written(), 0
 		t.Logf("with %d pods the first commit has %d kB", calmPods, before/1000)
 		for second := range 3600 {
@@ -54,7 +54,7 @@ func TestCalmHour(t *testing.T) {
 				}
 			}
 			last := s.written()
-			if s.commit(klog.Background()); s.written() > last {
+			if s.commit(klog.Background(), hourlyBytes); s.written() > last {
 				commits++
 			}
 		}

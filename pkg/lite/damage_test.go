@@ -257,16 +257,16 @@ func TestForgottenPodStaysGone(t *testing.T) {
 		to.Apply(wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "u1",
 			ResourceVersion: "5"}}))
 	})
-	server.commit(logger)
+	server.commit(logger, hourlyBytes)
 	must(server.disk.Rewrite()) // the older file lists the pod now
 	server.say(logger, "u1", &end{at: time.Now().Add(-2 * goneFor)})
 	to.At("6", func() { to.Remove("shop", "till") })
-	server.commit(logger)
+	server.commit(logger, hourlyBytes)
 	server.store.forget()
 	if count, _ := server.store.unsavedChanges(); count > 0 || len(server.store.gone) > 0 {
 		t.Errorf("%d changes are not on the disk, and %v is remembered", count, server.store.gone)
 	}
-	server.commit(logger)
+	server.commit(logger, hourlyBytes)
 	must(server.disk.Close())
 	newest := files(t, dir)[0]
 	whole, err := os.ReadFile(newest)
@@ -332,9 +332,11 @@ func TestWrongKey(t *testing.T) {
 	f.config.SealKey = bytes.Repeat([]byte{1}, 32)
 	f.cloud.end()
 	var log bytes.Buffer
-	f.prepare = func(s *Server) { s.commit(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))) }
+	f.prepare = func(s *Server) {
+		s.commit(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))), hourlyBytes)
+	}
 	f.start()
-	f.server.commit(klog.Background())
+	f.server.commit(klog.Background(), hourlyBytes)
 	if said := f.server.notOnDisk(); !strings.Contains(said, store.ErrKey.Error()) {
 		t.Errorf("/readyz says %q", said)
 	}

@@ -70,12 +70,12 @@ func (s *Server) look() {
 	s.explained.Store(&e)
 }
 
-// commit writes what has changed to the disk.
-func (s *Server) commit(logger klog.Logger) {
+// commit writes what has changed to the disk. left is how many bytes may be written now.
+func (s *Server) commit(logger klog.Logger, left int64) {
 	s.commitGone(logger)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changes := s.store.takePending(s.disk.Spare())
+	changes := s.store.takePending(left)
 	err := s.disk.Commit(changes)
 	if waiting, _ := s.store.unsavedChanges(); err != nil || len(changes) > 0 || waiting == 0 {
 		s.noteCommit(logger, err)
@@ -113,13 +113,13 @@ func (s *Server) keep(ctx context.Context) {
 	for tick := 1; ; tick++ {
 		select {
 		case <-ctx.Done():
-			s.commit(logger)
+			s.commit(logger, hourlyBytes)
 			return
 		case <-ticker.C:
 		}
 		changed := s.store.hasChanged()
-		if s.due() {
-			s.commit(logger)
+		if left := s.left(); left > 0 {
+			s.commit(logger, left)
 		} else {
 			s.commitGone(logger)
 		}
@@ -133,11 +133,11 @@ func (s *Server) keep(ctx context.Context) {
 	}
 }
 
-// due reports whether the budget of the disk has bytes left.
-func (s *Server) due() bool {
+// left returns how many bytes may be written to the disk now.
+func (s *Server) left() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.disk.Due()
+	return s.disk.Left()
 }
 
 // written is how many bytes were written to the disk.

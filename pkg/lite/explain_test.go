@@ -41,7 +41,7 @@ func kept(all objects) *Store {
 			}
 		})
 	}
-	s.takePending(true)
+	s.takePending(hourlyBytes)
 	s.committed() // it is on the disk
 	return s
 }
@@ -344,7 +344,7 @@ func TestAgeSurvives(t *testing.T) {
 	s.hear(begin.Add(100 * time.Second))
 	sink{s, scope{kind: services}}.At("7", nil)
 	next := newStore("node0")
-	if err := next.load(s.takePending(true)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
+	if err := next.load(s.takePending(hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
 		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
 	}
 }
@@ -451,11 +451,11 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	if unsaved := s.unsaved(); len(unsaved) != len(always("node0")) {
 		t.Errorf("before a commit: %q", unsaved)
 	}
-	state := s.takePending(true)
+	state := s.takePending(hourlyBytes)
 	if unsaved := s.unsaved(); len(unsaved) == 0 {
 		t.Error("after a commit that failed")
 	}
-	s.takePending(true)
+	s.takePending(hourlyBytes)
 	s.committed()
 	reach("2")
 	next := newStore("node0")

@@ -108,7 +108,7 @@ func (w *world) list() {
 
 func (w *world) commit() {
 	version, _, _ := w.store.read(oraclePods)
-	err := w.disk.Commit(w.store.takePending(true))
+	err := w.disk.Commit(w.store.takePending(hourlyBytes))
 	if err == nil && w.random.IntN(5) == 0 {
 		err = w.disk.Rewrite()
 	}

@@ -279,7 +279,7 @@ func (s *Server) report() health.Report {
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
 	}
-	if !s.due() {
+	if s.left() == 0 {
 		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
 			"flash", hourlyBytes>>20)
 	}

@@ -378,7 +378,7 @@ func (f *fixture) followed() {
 		}
 		return nil
 	})
-	f.server.commit(klog.Background())
+	f.server.commit(klog.Background(), hourlyBytes)
 }
 
 // running is a fixture whose server has all that the pod names.

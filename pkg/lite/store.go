@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ type Store struct {
 	heavy map[types.UID]leftOut
 	// pending are the changes that are not on the disk, by their keys. taken are those of them that are being written,
 	// inState those that the last result of all includes.
-	pending, taken, inState map[string]*change
+	pending, taken, inState changes
 	// changed is set if something has changed since the last call of hasChanged.
 	changed bool
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
@@ -144,7 +145,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]leftOut{}, pending: map[string]*change{}, heardPrecision: keepHeard,
+		heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -486,59 +487,83 @@ func (s *Store) remove(of scope) {
 }
 
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
-// each set whole and the smallest first, so that one pod's objects do not use up what all may write. Those that can
-// wait are included only if spare is set, Services first.
-func (s *Store) takePending(spare bool) map[string][]byte {
+// each set whole and the smallest first, so that one pod's objects do not use up what all may write. left is how many
+// bytes may be written now; see urgency.
+func (s *Store) takePending(left int64) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = map[string]*change{}
-	urgent, waiting := map[string]changes{}, map[string]changes{}
+	s.taken = changes{}
+	var sets [idle + 1]map[string]changes
 	used := s.namespaces()
-	for key, value := range s.pending {
-		switch of, waits := s.setOf(key, used); {
+	for key, made := range s.pending {
+		of, urgency := s.setOf(key, used)
+		switch {
 		case isLasting(key): // takeGone takes those
+			continue
 		case of == setKey(podsOf(s.node)), of == setKey(named(nodes, "", s.node)):
-			s.taken[key] = value
-		case waits:
-			waiting[of] = waiting[of].with(key, value.size())
-		default:
-			urgent[of] = urgent[of].with(key, value.size())
+			s.taken[key] = made
+			continue
+		case sets[urgency] == nil:
+			sets[urgency] = map[string]changes{}
 		}
+		if sets[urgency][of] == nil {
+			sets[urgency][of] = changes{}
+		}
+		sets[urgency][of][key] = made
 	}
 	size := 0
-	take := func(from map[string]changes, of string) {
-		for _, key := range from[of].keys {
-			s.taken[key] = s.pending[key]
-		}
-		size += from[of].size
-		delete(from, of)
+	take := func(of changes) {
+		maps.Copy(s.taken, of)
+		size += of.size()
 	}
-	takeSome := func(from map[string]changes) {
-		for _, of := range slices.SortedFunc(maps.Keys(from), func(a, b string) int {
-			return cmp.Compare(from[a].size, from[b].size)
+	takeSome := func(from map[string]changes, largest int64) {
+		for _, of := range slices.SortedFunc(maps.Values(from), func(a, b changes) int {
+			return cmp.Compare(a.size(), b.size())
 		}) {
-			if size > commitBytes {
+			if size > commitBytes || int64(of.size()) > largest {
 				break
 			}
-			take(from, of)
+			take(of)
 		}
 	}
-	takeSome(urgent)
-	if spare && size <= commitBytes {
-		take(waiting, setKey(scope{kind: services}))
-		takeSome(waiting)
+	takeSome(sets[first], math.MaxInt64)
+	if left <= hourlyBytes/2 {
+		takeSome(sets[known], left/knownShare)
+		return s.values()
+	}
+	takeSome(sets[known], math.MaxInt64)
+	if size <= commitBytes {
+		ofServices := setKey(scope{kind: services})
+		take(sets[idle][ofServices])
+		delete(sets[idle], ofServices)
+		takeSome(sets[idle], math.MaxInt64)
 	}
 	return s.values()
 }
 
-// changes are keys of changes of one set, and their size in bytes.
-type changes struct {
-	keys []string
-	size int
-}
+// urgency is how soon a change must be on the disk.
+type urgency int
 
-func (c changes) with(key string, size int) changes {
-	return changes{append(c.keys, key), c.size + len(key) + size}
+const (
+	// first is a set that has never been on the disk, as of a new pod, and what is of no set.
+	first urgency = iota
+	// known is a set that was. Until half of the hourly bytes are left, knownShare times its size must be, so that large
+	// objects that change all the time do not use up what new pods need.
+	known
+	// idle is what is written only while half of the hourly bytes are left, Services first.
+	idle
+)
+
+const knownShare = 16
+
+// changes are changes by their keys.
+type changes map[string]*change
+
+func (c changes) size() (size int) {
+	for key, made := range c {
+		size += len(key) + made.size()
+	}
+	return size
 }
 
 // namespaces returns the namespaces of the node's pods. The caller holds the lock.
@@ -550,21 +575,28 @@ func (s *Store) namespaces() map[string]bool {
 	return used
 }
 
-// setOf returns the set of a change, or the key of one that is of no set. waits is set if it can wait until the disk
-// has spare bytes: if it is of an account, or the set has been on the disk before, so that objects that change all the
-// time do not use up what new pods need. A Service in the namespaces of the node's pods does not wait, but the version
-// of Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version on the
-// disk. The caller holds the lock.
-func (s *Store) setOf(key string, used map[string]bool) (set string, waits bool) {
+// setOf returns the set of a change, or the key of one that is of no set. What accounts read is idle, and so are
+// Services that are not in the namespaces of the node's pods. The version of Services waits for all of them: after a
+// start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the lock.
+func (s *Store) setOf(key string, used map[string]bool) (set string, of urgency) {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
-		return key, false
+		return key, first
 	}
-	in := scope{s.kinds[parts[1]], parts[2], parts[3]}
-	of, account := s.sets[in], strings.Contains(parts[1], " by ")
-	needed := in.kind == services && len(parts) == 6 &&
-		(used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
-	return keyOf(parts[1:4]...), account || of != nil && of.saved && !needed
+	set = keyOf(parts[1:4]...)
+	in := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]
+	ofService := parts[1] == services.key()
+	switch {
+	case strings.Contains(parts[1], " by "):
+		return set, idle
+	case in == nil || !in.saved,
+		ofService && len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes"):
+		return set, first
+	case ofService:
+		return set, idle
+	default:
+		return set, known
+	}
 }
 
 // setKey is what setOf returns for a scope.
@@ -574,7 +606,7 @@ func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fiel
 func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = map[string]*change{}
+	s.taken = changes{}
 	for key, made := range s.pending {
 		if isLasting(key) {
 			s.taken[key] = made
@@ -609,7 +641,7 @@ func (s *Store) stated() {
 }
 
 // noteSaved notes that changes are on the disk. Their keys may have changed again since. The caller holds the lock.
-func (s *Store) noteSaved(saved map[string]*change) {
+func (s *Store) noteSaved(saved changes) {
 	for key, made := range saved {
 		if made.of != nil {
 			made.of.saved = true

@@ -93,8 +93,13 @@ func (s *Store) Due() bool {
 	return s.budget.left > 0 && (s.budget.owed == 0 || !s.needsState())
 }
 
-// Spare reports whether more than half of the budget is left.
-func (s *Store) Spare() bool { return s.Due() && s.budget.left > s.budget.hourly/2 }
+// Left returns how many bytes of the budget are left; 0 if the next commit is not due.
+func (s *Store) Left() int64 {
+	if !s.Due() {
+		return 0
+	}
+	return s.budget.left
+}
 
 // Written is how many bytes were written since Open.
 func (s *Store) Written() int64 { return s.written }

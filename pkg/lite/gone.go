@@ -81,10 +81,7 @@ func (s *Store) forget() {
 			return
 		}
 	}
-	there := map[types.UID]bool{}
-	for _, o := range s.set(podsOf(s.node)).objects {
-		there[types.UID(o.UID)] = true
-	}
+	there := s.podUIDs()
 	for uid, e := range s.gone {
 		if !there[uid] && time.Since(e.at) > goneFor {
 			delete(s.gone, uid)

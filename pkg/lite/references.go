@@ -128,10 +128,7 @@ func (s *Store) more(all, of needs) (bytes int) {
 func (s *Store) leave(left map[types.UID]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	there := map[types.UID]bool{}
-	for _, o := range s.set(podsOf(s.node)).objects {
-		there[types.UID(o.UID)] = true
-	}
+	there := s.podUIDs()
 	maps.DeleteFunc(s.heavy, func(uid types.UID, _ leftOut) bool { return !there[uid] })
 	for uid, bytes := range left {
 		if heavy := s.heavy[uid]; !time.Now().Before(heavy.again) {

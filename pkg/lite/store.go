@@ -434,18 +434,13 @@ func (s *Store) hear(now time.Time) {
 	s.heard, s.heardHere = now, time.Now()
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
 		s.heardKept = now
-		if text := textOf(now); len(text) > 0 {
-			s.change(keyHeard, text)
-		}
+		s.change(keyHeard, textOf(now))
 	}
 }
 
-// textOf returns the form of a time on the disk, empty if its year is beyond 9999.
+// textOf returns the form of a time on the disk.
 func textOf(at time.Time) []byte {
-	text, err := at.MarshalText()
-	if err != nil {
-		return []byte{}
-	}
+	text, _ := at.MarshalText() // the clock of a machine does not reach the year 10000
 	return text
 }
 
@@ -566,6 +561,15 @@ func (c changes) size() (size int) {
 	return size
 }
 
+// podUIDs returns the UIDs of the node's pods, also of those that are gone. The caller holds the lock.
+func (s *Store) podUIDs() map[types.UID]bool {
+	there := map[types.UID]bool{}
+	for _, o := range s.set(podsOf(s.node)).objects {
+		there[types.UID(o.UID)] = true
+	}
+	return there
+}
+
 // namespaces returns the namespaces of the node's pods. The caller holds the lock.
 func (s *Store) namespaces() map[string]bool {
 	used := map[string]bool{}
@@ -673,8 +677,8 @@ func (s *Store) all() iter.Seq2[string, []byte] {
 	for uid, e := range s.gone {
 		state[keyOf(keyGone, string(uid))] = change{value: e.text()}
 	}
-	if text := textOf(s.heard); len(text) > 0 && !s.heard.IsZero() {
-		state[keyHeard] = change{value: text}
+	if !s.heard.IsZero() {
+		state[keyHeard] = change{value: textOf(s.heard)}
 	}
 	if s.encodedKeys != nil {
 		state[keyKeys] = change{value: s.encodedKeys}

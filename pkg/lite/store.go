@@ -488,52 +488,51 @@ func (s *Store) takePending(left int64) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken = changes{}
-	var sets [idle + 1]map[string]changes
-	used := s.namespaces()
+	sets, used := map[group]changes{}, s.namespaces()
 	for key, made := range s.pending {
-		of, urgency := s.setOf(key, used)
-		switch {
+		switch in := s.groupOf(key, used); {
 		case isLasting(key): // takeGone takes those
-			continue
-		case of == setKey(podsOf(s.node)), of == setKey(named(nodes, "", s.node)):
+		case in.set == setKey(podsOf(s.node)), in.set == setKey(named(nodes, "", s.node)):
 			s.taken[key] = made
-			continue
-		case sets[urgency] == nil:
-			sets[urgency] = map[string]changes{}
+		case sets[in] == nil:
+			sets[in] = changes{key: made}
+		default:
+			sets[in][key] = made
 		}
-		if sets[urgency][of] == nil {
-			sets[urgency][of] = changes{}
-		}
-		sets[urgency][of][key] = made
 	}
 	size := 0
-	take := func(of changes) {
-		maps.Copy(s.taken, of)
-		size += of.size()
+	take := func(in group) {
+		maps.Copy(s.taken, sets[in])
+		size += sets[in].size()
+		delete(sets, in)
 	}
-	takeSome := func(from map[string]changes, largest int64) {
-		for _, of := range slices.SortedFunc(maps.Values(from), func(a, b changes) int {
-			return cmp.Compare(a.size(), b.size())
+	takeSome := func(of urgency, largest int64) {
+		for _, in := range slices.SortedFunc(maps.Keys(sets), func(a, b group) int {
+			return cmp.Compare(sets[a].size(), sets[b].size())
 		}) {
-			if size > commitBytes || int64(of.size()) > largest {
-				break
+			if in.urgency == of && size <= commitBytes && int64(sets[in].size()) <= largest {
+				take(in)
 			}
-			take(of)
 		}
 	}
-	takeSome(sets[first], math.MaxInt64)
+	takeSome(first, math.MaxInt64)
 	if left <= hourlyBytes/2 {
-		takeSome(sets[known], left/knownShare)
+		takeSome(known, left/knownShare)
 		return s.values()
 	}
-	takeSome(sets[known], math.MaxInt64)
+	takeSome(known, math.MaxInt64)
 	if size <= commitBytes {
-		ofServices := setKey(scope{kind: services})
-		take(sets[idle][ofServices])
-		delete(sets[idle], ofServices)
-		takeSome(sets[idle], math.MaxInt64)
+		take(group{setKey(scope{kind: services}), idle})
+		takeSome(idle, math.MaxInt64)
 	}
 	return s.values()
+}
+
+// group is the changes of one set that are equally urgent.
+type group struct {
+	// set is setKey of the set, or the key of a change that is of no set.
+	set string
+	urgency
 }
 
 // urgency is how soon a change must be on the disk.
@@ -579,31 +578,31 @@ func (s *Store) namespaces() map[string]bool {
 	return used
 }
 
-// setOf returns the set of a change, or the key of one that is of no set. What accounts read is idle, and so are
-// Services that are not in the namespaces of the node's pods. The version of Services waits for all of them: after a
-// start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the lock.
-func (s *Store) setOf(key string, used map[string]bool) (set string, of urgency) {
+// groupOf returns the group of a change. What accounts read is idle, and so are Services that are not in the namespaces
+// of the node's pods. The version of Services waits for all of them: after a start, kube-apiserver is asked for what is
+// newer than the version on the disk. The caller holds the lock.
+func (s *Store) groupOf(key string, used map[string]bool) group {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
-		return key, first
+		return group{key, first}
 	}
-	set = keyOf(parts[1:4]...)
+	set := keyOf(parts[1:4]...)
 	in := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]
 	ofService := parts[1] == services.key()
 	switch {
 	case strings.Contains(parts[1], " by "):
-		return set, idle
+		return group{set, idle}
 	case in == nil || !in.saved,
 		ofService && len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes"):
-		return set, first
+		return group{set, first}
 	case ofService:
-		return set, idle
+		return group{set, idle}
 	default:
-		return set, known
+		return group{set, known}
 	}
 }
 
-// setKey is what setOf returns for a scope.
+// setKey names a set, as the keys of its changes do.
 func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fields) }
 
 // takeGone returns the gone pods that are not on the disk.

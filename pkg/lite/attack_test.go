@@ -212,7 +212,9 @@ func TestLaggingReplica(t *testing.T) {
 	}
 	const secretsPath = "/api/v1/namespaces/shop/secrets"
 	const whileItRuns = "restored from a backup while it runs"
-	for name, newest := range map[string]string{"a replica lags": "9", "restored from a backup": "4", whileItRuns: "4"} {
+	for name, newest := range map[string]string{
+		"a replica lags": "9", "restored from a backup": "4", whileItRuns: "4",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := running(t)

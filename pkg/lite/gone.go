@@ -110,14 +110,12 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	options := &metav1.DeleteOptions{}
-	if len(body) > 0 && decodeBody(body, options) != nil {
-		return r, nil // in a form in which a kubelet does not send it
-	}
+	ofKubelet := len(body) == 0 || decodeBody(body, options) == nil // others may send YAML
 	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
 	if options.Preconditions != nil && options.Preconditions.UID != nil {
 		uid = *options.Preconditions.UID
 	}
-	if options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 || uid == "" ||
+	if !ofKubelet || options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 || uid == "" ||
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
 		return r, nil
 	}

@@ -541,8 +541,8 @@ type urgency int
 const (
 	// first is a set that has never been on the disk, as of a new pod, and what is of no set.
 	first urgency = iota
-	// known is a set that was. Until half of the hourly bytes are left, knownShare times its size must be, so that large
-	// objects that change all the time do not use up what new pods need.
+	// known is a set that was. It waits until half of the hourly bytes are left, or knownShare times its size, so that
+	// large objects that change all the time do not use up what new pods need.
 	known
 	// idle is what is written only while half of the hourly bytes are left, Services first.
 	idle

@@ -32,8 +32,8 @@ const (
 	retryAfter = 30 * time.Second
 )
 
-// errLate means that the directory could not be read at the start, or that it was mounted later. The state may lack what
-// is there.
+// errLate means that the directory could not be read at the start, or that it was mounted later. The state may lack
+// what is there.
 var errLate = errors.New("it has files that were not there when this program started: restart the program, so that " +
 	"they are read")
 

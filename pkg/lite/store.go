@@ -578,9 +578,9 @@ func (s *Store) namespaces() map[string]bool {
 	return used
 }
 
-// groupOf returns the group of a change. What accounts read is idle, and so are Services that are not in the namespaces
-// of the node's pods. The version of Services waits for all of them: after a start, kube-apiserver is asked for what is
-// newer than the version on the disk. The caller holds the lock.
+// groupOf returns the group of a change. What accounts read is idle, unless they may not read it any longer, and so are
+// Services that are not in the namespaces of the node's pods. The version of Services waits for all of them: after a
+// start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the lock.
 func (s *Store) groupOf(key string, used map[string]bool) group {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
@@ -590,9 +590,11 @@ func (s *Store) groupOf(key string, used map[string]bool) group {
 	in := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]
 	ofService := parts[1] == services.key()
 	switch {
+	case in == nil || in.version == 0: // it was dropped
+		return group{set, first}
 	case strings.Contains(parts[1], " by "):
 		return group{set, idle}
-	case in == nil || !in.saved,
+	case !in.saved,
 		ofService && len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes"):
 		return group{set, first}
 	case ofService:

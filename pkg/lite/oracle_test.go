@@ -108,7 +108,10 @@ func (w *world) list() {
 
 func (w *world) commit() {
 	version, _, _ := w.store.read(oraclePods)
-	left := []int64{1, hourlyBytes}[w.random.IntN(2)] // what can wait waits, or not
+	left := int64(hourlyBytes)
+	if w.accounts != nil && w.random.IntN(2) == 0 {
+		left = 1 // what accounts read waits
+	}
 	err := w.disk.Commit(w.store.takePending(left))
 	if err == nil && w.random.IntN(5) == 0 {
 		err = w.disk.Rewrite()

@@ -110,7 +110,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 		return nil, err
 	}
 	config.Connection.OnChange(d.group.Retry)
-	if d.witness, err = d.group.KnowsNode(config.NodeName); err != nil {
+	if d.witness, err = d.group.NodeWitness(config.NodeName); err != nil {
 		return nil, err
 	}
 	d.node = newTable(d, labelsOf)
@@ -178,7 +178,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 		defer server.Close()
 		livez := "http://" + listener.Addr().String() + "/livez"
-		answers = func(ctx context.Context) error { return systemd.Answers(ctx, livez) }
+		answers = func(ctx context.Context) error { return systemd.CheckAnswer(ctx, livez) }
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)

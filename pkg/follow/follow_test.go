@@ -306,7 +306,7 @@ func listAtFirst(w *world) {
 }
 
 func listWithWitness(w *world) {
-	witness, err := w.group.KnowsNode("node0")
+	witness, err := w.group.NodeWitness("node0")
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -353,9 +353,9 @@ func RetryAfter(err error) time.Duration {
 	return min(time.Duration(seconds)*time.Second, longestRetryAfter)
 }
 
-// KnowsNode makes a Witness (see Options) that fails if the API server does not know the node either. An empty list may
-// then come from a cache that lost its data, and must not remove known objects.
-func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
+// NodeWitness makes a Witness (see Options) that fails if the API server does not know the node either. An empty list
+// may then come from a cache that lost its data, and must not remove known objects.
+func (g *Group) NodeWitness(name string) (func(context.Context) error, error) {
 	witness := &Source{group: g, options: Options{
 		Agent:         "witness",
 		Resource:      corev1.SchemeGroupVersion.WithResource("nodes"),

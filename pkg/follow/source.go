@@ -416,9 +416,9 @@ func (s *Source) setRestored(restored bool) {
 	}
 }
 
-// listPages requests a list and reads all its pages. away is set if a cache without its API server has answered. It does
-// not ask for pages (limit), because a caching proxy would keep the last page as the whole list. An upstream may send
-// pages nevertheless.
+// listPages requests a list and reads all its pages. away is set if a cache without its API server has answered. It
+// does not ask for pages (limit), because a caching proxy would keep the last page as the whole list. An upstream may
+// send pages nevertheless.
 func (s *Source) listPages(ctx context.Context, version string, away *disconnected) (*List, error) {
 	all := &List{}
 	var reduce func(*wire.Object) *wire.Object

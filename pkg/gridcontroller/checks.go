@@ -95,7 +95,7 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 	}
 	condition := job.Status.Conditions[end]
 	if condition.Type == batchv1.JobComplete {
-		p.memory.of(site).passed = job
+		p.memory.ofSite(site).passed = job
 		return &rollout.CheckResult{Passed: true}, nil
 	}
 	if void, err := p.disrupted(ctx, site, job); err != nil {
@@ -109,9 +109,9 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 		"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
 }
 
-// removePassed removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes forgotten
-// ones after a day.
-func (p *assigned) removePassed(ctx context.Context) {
+// removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes
+// forgotten ones after a day.
+func (p *assigned) removePassedJobs(ctx context.Context) {
 	written := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}).Sites
 	for site, memory := range p.memory.sites {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == site && !u.Checked }

@@ -126,7 +126,7 @@ func (c *cluster) syncChild(ctx context.Context, o *gridchild.Owner, d *desired,
 	if m.failed != d.digest {
 		m.retries = 0
 	}
-	r.err = explain(o, d.name, r.err)
+	r.err = explainRefusal(o, d.name, r.err)
 	m.failure, m.failed = r.err, d.digest
 	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
@@ -177,7 +177,7 @@ func (a attempt) run(ctx context.Context) result {
 	case err != nil:
 		return result{err: err}
 	case live != nil:
-		before, r := a.take(ctx, live)
+		before, r := a.prepare(ctx, live)
 		if r != nil {
 			return *r
 		}
@@ -205,17 +205,17 @@ func (a attempt) run(ctx context.Context) result {
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
-// take makes the grid the owner of a live child's fields, and returns the changed child. If the child must not be
+// prepare makes the grid the owner of a live child's fields, and returns the changed child. If the child must not be
 // applied now, it returns the result of the attempt instead.
-func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
-	switch err := a.mayTake(ctx, live); {
+func (a attempt) prepare(ctx context.Context, live *child) (*child, *result) {
+	switch err := a.checkClaim(ctx, live); {
 	case errors.Is(err, gridchild.ErrLeftOver):
 		// The end of its deletion causes an event, unless its label named another grid.
 		return nil, &result{again: a.clock.Now().Add(cacheLag)}
 	case err != nil:
 		return nil, &result{err: err}
 	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
-		return nil, &result{child: live, err: a.show(ctx, live), again: a.clock.Now().Add(cacheLag)}
+		return nil, &result{child: live, err: a.restoreLabel(ctx, live), again: a.clock.Now().Add(cacheLag)}
 	case a.m.sameAs(live, a.d):
 		return nil, &result{child: live}
 	}
@@ -230,8 +230,8 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	return cmp.Or(taken, live), nil
 }
 
-// show gives a child its label back, if somebody has removed it. The cache has only objects with the label.
-func (a attempt) show(ctx context.Context, live *child) error {
+// restoreLabel gives a child its label back, if somebody has removed it. The cache has only objects with the label.
+func (a attempt) restoreLabel(ctx context.Context, live *child) error {
 	if live.grid != "" || live.deleting || live.held {
 		return nil
 	}
@@ -252,8 +252,8 @@ func (c *cluster) get(ctx context.Context, from client.Reader, o *gridchild.Owne
 	return childOf(u)
 }
 
-// mayTake returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
-func (a attempt) mayTake(ctx context.Context, live *child) error {
+// checkClaim returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
+func (a attempt) checkClaim(ctx context.Context, live *child) error {
 	err := gridchild.Claim(a.o, live.name, live.controller, live.grid)
 	if err != nil || live.ownedBy(a.o) {
 		return err
@@ -393,8 +393,8 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// explain makes errors for the user from refused requests and conflicts. It returns other errors unchanged.
-func explain(o *gridchild.Owner, name string, err error) error {
+// explainRefusal makes errors for the user from refused requests and conflicts. It returns other errors unchanged.
+func explainRefusal(o *gridchild.Owner, name string, err error) error {
 	switch {
 	case gridchild.Refused(err):
 		return gridchild.Rejected(err)

@@ -146,10 +146,10 @@ func (p *pass) run(ctx context.Context) (*report, error) {
 		return nil, err
 	}
 	synced := assigned.plan(ctx).sync(ctx)
-	report := synced.report(ctx)
-	synced.removePassed(ctx)
+	report := synced.evaluate(ctx)
+	synced.removePassedJobs(ctx)
 	synced.markCompleted(ctx)
-	synced.collect(ctx)
+	synced.deleteOldRevisions(ctx)
 	return report, nil
 }
 
@@ -172,7 +172,7 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update) })
 	})
-	if a.update, err = p.revise(ctx); err != nil {
+	if a.update, err = p.ensureRevision(ctx); err != nil {
 		return nil, err
 	}
 	if p.spec.Rollout == nil {

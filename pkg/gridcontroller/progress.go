@@ -52,7 +52,7 @@ func podCounts(state v1.SiteState) [3]int64 {
 // followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
 func (p *planned) followProgress(site string, state *v1.SiteState, live *child) {
-	m := p.memory.of(site)
+	m := p.memory.ofSite(site)
 	silent, lost, _ := p.sites.silent(site)
 	returned := silent < m.silent
 	m.silent = silent
@@ -107,14 +107,14 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 		state.Phase, state.Reason, state.Message = v1.SiteStalled, stuck.Reason, stuck.Message
 	case !now.Before(over):
 		state.Phase, state.Reason = v1.SiteStalled, v1.ReasonProgressDeadlineExceeded
-		state.Message = fmt.Sprintf("no progress for %s; %s", deadline, p.lacks(state, live, silent))
+		state.Message = fmt.Sprintf("no progress for %s; %s", deadline, p.describeLack(state, live, silent))
 	default:
 		p.lookAgain(over)
 	}
 }
 
-// lacks is what a site without progress has and lacks. silent is how many of its nodes are silent.
-func (p *pass) lacks(state *v1.SiteState, live *child, silent int64) string {
+// describeLack is what a site without progress has and lacks. silent is how many of its nodes are silent.
+func (p *pass) describeLack(state *v1.SiteState, live *child, silent int64) string {
 	text := fmt.Sprintf("%d of %d pods are ready, %d updated", state.ReadyReplicas, state.Replicas,
 		state.UpdatedReplicas)
 	if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
@@ -139,7 +139,7 @@ func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteS
 	})
 	for _, site := range stalled[:min(namedSites, len(stalled))] {
 		state := states[site]
-		memory := p.memory.of(site)
+		memory := p.memory.ofSite(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
 			pod, err := p.podIn(ctx, site)

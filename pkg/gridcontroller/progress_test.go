@@ -163,7 +163,7 @@ func TestLargeStatus(t *testing.T) {
 		}
 		states["site-00000"] = v1.SiteState{Phase: v1.SiteStalled, Reason: "x", Message: "y"}
 		status := &summaryOf(states).Status
-		fit(status, largestStates)
+		shrinkStatus(status, largestStates)
 		data, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)

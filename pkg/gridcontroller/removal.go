@@ -143,7 +143,7 @@ func (p *planned) empties(site string, live *child) bool {
 	if p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas == 0 {
 		return false
 	}
-	desired, err := p.desire(site)
+	desired, err := p.desiredChild(site)
 	return err == nil && desired.digest != live.applied && !p.fitsSite(site, p.targets[site].Revision)
 }
 

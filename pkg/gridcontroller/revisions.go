@@ -17,9 +17,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 )
 
-// revise makes the ControllerRevision of the spec, if it does not exist, and returns its name. The grid's
+// ensureRevision makes the ControllerRevision of the spec, if it does not exist, and returns its name. The grid's
 // ControllerRevisions are read once for each generation of the grid, because only this controller writes them.
-func (p *pass) revise(ctx context.Context) (string, error) {
+func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	m := &p.memory.rollout
 	update, err := gridrevision.Of(p.Kind, p.grid.GetName(), p.spec)
 	if err != nil {
@@ -142,8 +142,8 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 	return own, nil
 }
 
-// collect deletes revisions beyond the limit that are not in use.
-func (p *planned) collect(ctx context.Context) {
+// deleteOldRevisions deletes revisions beyond the limit that are not in use.
+func (p *planned) deleteOldRevisions(ctx context.Context) {
 	m := &p.memory.rollout
 	inUse := map[string]bool{
 		p.rollout.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,

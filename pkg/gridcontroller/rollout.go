@@ -149,13 +149,13 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
 		if p.assignment.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
-			in.Sites = append(in.Sites, p.site(site))
+			in.Sites = append(in.Sites, p.rolloutSite(site))
 		}
 	}
-	plan := rollout.New(in)
+	plan := rollout.NewPlan(in)
 	if len(plan.Ask)+len(plan.Checks) > 0 {
-		p.ask(ctx, plan, in.Sites)
-		plan = rollout.New(in)
+		p.readPodsAndChecks(ctx, plan, in.Sites)
+		plan = rollout.NewPlan(in)
 	}
 	p.memory.rollout.known = plan.Known
 	return plan
@@ -170,12 +170,12 @@ func (p *pass) stopClocks() {
 	}
 }
 
-// site returns the state of a site for the plan.
-func (p *assigned) site(site string) rollout.Site {
+// rolloutSite returns the state of a site for the plan.
+func (p *assigned) rolloutSite(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
 	u.Silent, u.Partly, u.SilentSince = lost, silent > 0 && !lost, since
-	live, memory := p.child(site), p.memory.of(site)
+	live, memory := p.child(site), p.memory.ofSite(site)
 	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
 	if memory.broken.lasting {
 		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
@@ -209,7 +209,7 @@ func (p *assigned) site(site string) rollout.Site {
 
 // revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
 func (p *assigned) revisionOf(site string, live *child) string {
-	own, applied := live == p.child(site), p.memory.of(site).applied.revision
+	own, applied := live == p.child(site), p.memory.ofSite(site).applied.revision
 	switch {
 	case own && live.revision == "" && !live.annotated && p.written.CurrentRevision != p.update:
 		return applied // the rollout was added during a change: not known
@@ -260,9 +260,9 @@ func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error
 	return p.fits[variant], err
 }
 
-// ask answers the plan's questions for pods, and runs checks. Questions for which the time is too short are left to the
-// next pass.
-func (p *assigned) ask(ctx context.Context, plan rollout.Plan, sites []rollout.Site) {
+// readPodsAndChecks answers the plan's questions for pods, and runs checks. Questions for which the time is too short
+// are left to the next pass.
+func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	byName := make(map[string]*rollout.Site, len(sites))
@@ -270,9 +270,9 @@ func (p *assigned) ask(ctx context.Context, plan rollout.Plan, sites []rollout.S
 		byName[sites[i].Name] = &sites[i]
 	}
 	for _, q := range plan.Ask {
-		known, now := &p.memory.of(q.Name).asked, p.clock.Now()
+		known, now := &p.memory.ofSite(q.Name).asked, p.clock.Now()
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
-			!known.At.After(p.memory.of(q.Name).applied.at) {
+			!known.At.After(p.memory.ofSite(q.Name).applied.at) {
 			pods, err := p.podsOf(ctx, byName[q.Name], q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
@@ -326,7 +326,7 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site, since time.Ti
 			return rollout.Pods{}, err
 		}
 	}
-	return rollout.Ask(all, nodes, newest, since, now), nil
+	return rollout.ReadPods(all, nodes, newest, since, now), nil
 }
 
 // newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
@@ -373,7 +373,7 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *brokenSite)
 	case state.Phase == v1.SiteFailed:
 		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		m := p.memory.of(site) // a Deployment's own deadline also passes while its site is silent
+		m := p.memory.ofSite(site) // a Deployment's own deadline also passes while its site is silent
 		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
 	}
 	if now.why != "" {
@@ -394,8 +394,8 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *brokenSite)
 	*memory = now
 }
 
-// describe returns the state of the rollout in one line.
-func (p *planned) describe() string {
+// describeRollout returns the state of the rollout in one line.
+func (p *planned) describeRollout() string {
 	status, wave := p.rollout.Status, ""
 	if status.Wave != "" {
 		wave = "wave " + status.Wave

@@ -21,11 +21,11 @@ type serviceReconciler struct {
 // Reconcile applies the Service of one grid, and writes the grid's status and events.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := &v1.ServiceGrid{}
-	m, err := r.grids.recall(ctx, &r.shared, request.NamespacedName, grid)
+	m, err := r.grids.readGrid(ctx, &r.shared, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
+	outcome := r.syncService(ctx, grid, &m.ofSite("").childMemory)
 	sites := len(sitesOf(r.nodes, grid.Spec.GridUniqKey))
 	changed := grid.DeepCopy()
 	status := &changed.Status
@@ -52,7 +52,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		c.problem(v1.ConditionDegraded, "")
 		m.told = gridchild.Error{}
 	} else {
-		r.tellGrid(grid, m, outcome.err)
+		r.recordGridEvent(grid, m, outcome.err)
 	}
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }

@@ -72,8 +72,8 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	}
 }
 
-// report evaluates the sites after they were synced.
-func (p *synced) report(ctx context.Context) *report {
+// evaluate evaluates the sites after they were synced.
+func (p *synced) evaluate(ctx context.Context) *report {
 	r := &report{p, map[string]v1.SiteState{}}
 	for _, site := range p.names {
 		r.states[site] = p.stateOf(site)
@@ -164,14 +164,14 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 		conditions: conditions{&status.Conditions, status.ObservedGeneration}, p: p, byPhase: byPhase,
 		sites: sites, reachable: sites - unreachable - len(byPhase[v1.SiteHeld]),
 	}
-	s.tellReadiness()
-	s.tellProgress()
-	s.tellProblems()
-	s.tellRollout()
+	s.setReadiness()
+	s.setProgressing()
+	s.setProblems()
+	s.setRollout()
 }
 
-// tellReadiness sets the conditions Ready and Available.
-func (s *summary) tellReadiness() {
+// setReadiness sets the conditions Ready and Available.
+func (s *summary) setReadiness() {
 	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.SiteFailed], s.byPhase[v1.SiteStalled],
 		s.byPhase[v1.SiteProgressing])))
 	offline := ""
@@ -210,8 +210,8 @@ func (s *summary) tellReadiness() {
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
 }
 
-// tellProgress sets the condition Progressing.
-func (s *summary) tellProgress() {
+// setProgressing sets the condition Progressing.
+func (s *summary) setProgressing() {
 	var doing []string
 	if sites := s.byPhase[v1.SiteProgressing]; len(sites) > 0 {
 		doing = append(doing, "in progress: "+nameSome(sites))
@@ -229,8 +229,8 @@ func (s *summary) tellProgress() {
 	s.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
 }
 
-// tellProblems sets the conditions Stalled, Degraded and SpecWarning.
-func (s *summary) tellProblems() {
+// setProblems sets the conditions Stalled, Degraded and SpecWarning.
+func (s *summary) setProblems() {
 	failing := s.p.describeProblems("failed", s.byPhase[v1.SiteFailed], s.sites)
 	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.SiteStalled], s.sites)
 	s.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
@@ -250,18 +250,18 @@ func (s *summary) tellProblems() {
 	}
 }
 
-// tellRollout replaces the conditions of the sites by those of an unfinished rollout.
-func (s *summary) tellRollout() {
+// setRollout replaces the conditions of the sites by those of an unfinished rollout.
+func (s *summary) setRollout() {
 	rollout := s.p.rollout.Status
 	if rollout == nil || rollout.Phase == v1.RolloutComplete {
 		return
 	}
-	s.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, s.p.describe())
+	s.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, s.p.describeRollout())
 	switch {
 	case halted(rollout):
-		s.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, s.p.describe())
+		s.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, s.p.describeRollout())
 	case progresses(rollout):
-		s.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, s.p.describe())
+		s.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, s.p.describeRollout())
 	}
 }
 
@@ -308,9 +308,9 @@ func (p *report) describeNoEffect() string {
 	return strings.Join(all, "; ")
 }
 
-// fit makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least important
-// of the others.
-func fit(status *v1.WorkloadGridStatus, most int) {
+// shrinkStatus makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least
+// important of the others.
+func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 	if status.Rollout != nil && most < largestStates {
 		for i := range status.Rollout.Sites {
 			status.Rollout.Sites[i].Message = ""

@@ -50,7 +50,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 			s.results[site] = result{child: live, err: to.err}
 			continue
 		}
-		d, err := p.desire(site)
+		d, err := p.desiredChild(site)
 		if err != nil {
 			s.results[site] = result{err: err}
 			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
@@ -58,7 +58,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, &p.memory.of(site).childMemory); done {
+		if result, done := settled(p.clock.Now(), live, d, &p.memory.ofSite(site).childMemory); done {
 			s.results[site] = result
 			continue
 		}
@@ -115,7 +115,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
 		// restart these are all children.
 		all = slices.DeleteFunc(all, func(d *desired) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.of(d.site).childMemory)
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.ofSite(d.site).childMemory)
 			if done {
 				p.results[d.site] = outcome
 			}
@@ -168,11 +168,11 @@ func (p *pass) syncOne(ctx context.Context, d *desired) result {
 	return outcome
 }
 
-// desire returns the desired child of a site. Its identity is remembered for the same generation of the grid, so that
-// not all sites of a large grid are rendered again in each pass.
-func (p *planned) desire(site string) (*desired, error) {
+// desiredChild returns the desired child of a site. Its identity is remembered for the same generation of the grid, so
+// that not all sites of a large grid are rendered again in each pass.
+func (p *planned) desiredChild(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
-	known, selects := &m.of(site).desired, p.assignment.SelectsSite[site]
+	known, selects := &m.ofSite(site).desired, p.assignment.SelectsSite[site]
 	d := &desired{
 		identity: identity{p.assignment.BySite[site], selects, to.variant, known.digest},
 		site:     site,

@@ -111,7 +111,7 @@ type siteMemory struct {
 	passed *batchv1.Job
 }
 
-func (m *gridMemory) of(site string) *siteMemory {
+func (m *gridMemory) ofSite(site string) *siteMemory {
 	if m.sites[site] == nil {
 		m.sites[site] = &siteMemory{}
 	}
@@ -123,9 +123,9 @@ type memories struct {
 	all map[types.NamespacedName]*gridMemory
 }
 
-// recall reads a grid, and returns its memory. If the grid is deleted, or being deleted, it forgets the grid and
+// readGrid reads a grid, and returns its memory. If the grid is deleted, or being deleted, it forgets the grid and
 // returns nil: the garbage collector deletes its children, unless they are to be orphaned.
-func (m *memories) recall(
+func (m *memories) readGrid(
 	ctx context.Context, s *shared, name types.NamespacedName, grid client.Object,
 ) (*gridMemory, error) {
 	err := s.cache.Get(ctx, name, grid)
@@ -151,7 +151,7 @@ func (m *memories) recall(
 // Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
-	m, err := r.grids.recall(ctx, &r.shared, request.NamespacedName, grid)
+	m, err := r.grids.readGrid(ctx, &r.shared, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
@@ -166,7 +166,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	p := r.newPass(grid, m)
 	err = cmp.Or(gridchild.CheckKey(p.spec.GridUniqKey), r.limits.check(p.spec.GridUniqKey, len(p.names)))
 	if err != nil {
-		r.tellGrid(grid, m, err)
+		r.recordGridEvent(grid, m, err)
 		m.rollout.known = nil
 		status.ObservedGeneration = grid.GetGeneration()
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
@@ -174,7 +174,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	}
 	report, err := p.run(ctx)
 	if err != nil { // existing workloads are left alone
-		r.tellGrid(grid, m, err)
+		r.recordGridEvent(grid, m, err)
 		p.stopClocks()
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
@@ -182,8 +182,8 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
 	report.summarize(status)
-	report.tell()
-	fit(status, m.status.limit())
+	report.recordEvents()
+	shrinkStatus(status, m.status.limit())
 	result, err := r.writeStatus(ctx, grid, changed, &m.status, p.again)
 	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
 		m.rollout.written = changed

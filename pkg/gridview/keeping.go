@@ -237,7 +237,7 @@ func (v *View) judge() []Finding {
 		sites++
 		if len(s.Without) > 0 {
 			v.Without = append(v.Without, s.Name)
-			reached, _ := shared.of(s.Nodes)
+			reached, _ := shared.reachOf(s.Nodes)
 			elsewhere = elsewhere || reachesNone(reached)
 		}
 		for _, r := range s.Reach {

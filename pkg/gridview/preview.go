@@ -216,7 +216,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		return s
 	}
 	for _, g := range t.reach.groups {
-		_, without := t.reach.of(g.nodes)
+		_, without := t.reach.reachOf(g.nodes)
 		if site, in := SiteOf(g.labels, p.key); in && slices.ContainsFunc(without, t.reach.edge) {
 			s.Dark = append(s.Dark, site)
 		}

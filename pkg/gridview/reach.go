@@ -270,10 +270,10 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	return reached
 }
 
-// of returns what the nodes of one group reach on each port, the worst of them for each, and which of them reach
+// reachOf returns what the nodes of one group reach on each port, the worst of them for each, and which of them reach
 // nothing on some port. The nodes of a group see the same endpoints, so one of them that is not silent is enough,
 // unless each uses its own endpoints.
-func (t *Tally) of(nodes []string) (reached []PortReach, without []string) {
+func (t *Tally) reachOf(nodes []string) (reached []PortReach, without []string) {
 	ask := nodes
 	if !t.local && len(nodes) > 1 {
 		heard := max(0, slices.IndexFunc(nodes, func(node string) bool { return !t.diagnosis.silent(node) }))

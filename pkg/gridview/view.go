@@ -158,7 +158,7 @@ func (v *View) join(t *Tally) {
 			s.cell, s.Verdict = CellOpen, CellOpen.Word()
 			continue
 		}
-		s.Reach, s.Without = t.of(s.Nodes)
+		s.Reach, s.Without = t.reachOf(s.Nodes)
 		s.Key = cmp.Or(keysOf(s.Reach), t.keys.Decide(t.nodes[s.Nodes[0]], topology.NoRank).Key())
 		for _, node := range s.Nodes {
 			reached[node] = v.reachOf(s, node)
@@ -197,7 +197,7 @@ func keysOf(ports []PortReach) string {
 func (v *View) reachOf(s *SiteView, node string) Reach {
 	ports := s.Reach
 	if len(s.Nodes) > 1 && (v.tally.local || v.tally.diagnosis.silent(node)) {
-		ports, _ = v.tally.of([]string{node})
+		ports, _ = v.tally.reachOf([]string{node})
 	}
 	reach := ReachEmpty
 	for _, port := range ports {
@@ -227,7 +227,7 @@ func (v *View) At(key, name string) []NodeVerdict {
 		s := &v.Sites[i]
 		for _, node := range s.Nodes {
 			if site, in := SiteOf(v.tally.nodes[node], key); in && site == name {
-				verdicts = append(verdicts, v.of(s, node))
+				verdicts = append(verdicts, v.verdictOf(s, node))
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func (v *View) At(key, name string) []NodeVerdict {
 	return verdicts
 }
 
-func (v *View) of(s *SiteView, node string) NodeVerdict {
+func (v *View) verdictOf(s *SiteView, node string) NodeVerdict {
 	if !HasSites(v.TopologyKeys) {
 		return NodeVerdict{node, CellOpen.Word(), "no topology key keeps the Service to sites", "every endpoint"}
 	}
@@ -249,7 +249,7 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 	case k.Unknown != "":
 		n.Keeps = "unknown: " + k.Unknown
 	}
-	ports, _ := v.tally.of([]string{node})
+	ports, _ := v.tally.reachOf([]string{node})
 	for i, port := range ports {
 		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.String() + ": " + string(port.Reach)
 	}

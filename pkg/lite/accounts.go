@@ -80,24 +80,24 @@ func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
 	return s.kinds[k.key()]
 }
 
-// get returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
-func (s *Store) get(info serve.RequestInfo, account string) *wire.Object {
+// getObject returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
+func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
 	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 	if account == "" {
-		return s.find(k, name)
+		return s.findObject(k, name)
 	}
 	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
 	// time.
-	if _, objects, ok := s.read(named(k, name.Namespace, name.Name)); ok {
+	if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
 		if len(objects) == 0 {
 			return nil
 		}
 		return objects[0]
 	}
-	if o := s.find(k, name); o != nil {
+	if o := s.findObject(k, name); o != nil {
 		return o
 	}
-	return s.find(s.kindOf(info, kind{account: account, getOnly: true}), name)
+	return s.findObject(s.kindOf(info, kind{account: account, getOnly: true}), name)
 }
 
 // scopeOf returns the scope that an account reads with a request. ok is false if it is not kept.
@@ -128,9 +128,9 @@ func isEquality(selector fields.Selector) bool {
 	})
 }
 
-// note records that an account reads a scope, until a time, and begins to keep the scope, unless the account reads too
-// many.
-func (s *Store) note(in scope, until time.Time) {
+// noteScope records that an account reads a scope, until a time, and begins to keep the scope, unless the account reads
+// too many.
+func (s *Store) noteScope(in scope, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -144,7 +144,7 @@ func (s *Store) note(in scope, until time.Time) {
 		if read >= accountScopes {
 			return
 		}
-		s.poke()
+		s.noteNeeds()
 	}
 	set := s.set(in)
 	if until.After(set.read) {
@@ -152,7 +152,7 @@ func (s *Store) note(in scope, until time.Time) {
 	}
 	if set.excess > 0 && now.After(set.again) {
 		set.excess = 0 // it may be smaller by now
-		s.poke()
+		s.noteNeeds()
 	}
 }
 
@@ -215,7 +215,7 @@ func (s *Server) noteRead(answer *http.Response) {
 		s.store.wantKeys()
 	}
 	if in, ok := s.store.scopeOf(answer.Request, said.account()); ok {
-		s.store.note(in, readUntil(answer.Request))
+		s.store.noteScope(in, readUntil(answer.Request))
 	}
 }
 

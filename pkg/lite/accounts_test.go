@@ -174,7 +174,7 @@ func (f *fixture) kept(scopes int) {
 	f.Helper()
 	store := f.server.store
 	patience.Until(f.T, "what accounts read is kept", func() error {
-		store.poke()
+		store.noteNeeds()
 		store.mu.Lock()
 		defer store.mu.Unlock()
 		followed := 0
@@ -440,7 +440,7 @@ func TestAccountsAreBounded(t *testing.T) {
 		if !ok {
 			t.Fatal("it is no scope")
 		}
-		store.note(in, time.Now())
+		store.noteScope(in, time.Now())
 	}
 	var report health.Report
 	if f.server.reportAccounts(&report); !strings.Contains(report.Summary(), dnsName+" reads 64 different lists") ||
@@ -520,7 +520,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
 	for _, in := range s.scopes() {
-		if s.note(in, time.Now()); wanted.scopes[in] != (s.sets[in].excess == 0) {
+		if s.noteScope(in, time.Now()); wanted.scopes[in] != (s.sets[in].excess == 0) {
 			t.Errorf("%v is kept, or said again", in)
 		}
 	}
@@ -540,7 +540,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 			wanted := needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{token: {}}}
 			f.addAccounts(t.Context(), wanted, s.scopes())
 			if !wanted.scopes[in] {
-				s.drop(in)
+				s.dropSet(in)
 			}
 			return wanted.scopes[in]
 		}
@@ -552,7 +552,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 		}
 		lists := 0
 		for second := range 7200 {
-			s.note(in, time.Now())
+			s.noteScope(in, time.Now())
 			if pass() {
 				lists++
 				list(accountBytes + 1)
@@ -573,7 +573,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 			t.Errorf("it is not named: %s", text)
 		}
 		time.Sleep(time.Hour)
-		if s.note(in, time.Now()); !pass() {
+		if s.noteScope(in, time.Now()); !pass() {
 			t.Fatal("it is not listed again")
 		}
 		if list(10); !pass() || s.covering(in) == nil {
@@ -584,7 +584,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 			t.Error("it is too large again, and kept")
 		}
 		time.Sleep(2 * againInterval)
-		if s.note(in, time.Now()); !pass() {
+		if s.noteScope(in, time.Now()); !pass() {
 			t.Error("after it was small it is not listed again soon")
 		}
 	})
@@ -609,7 +609,7 @@ func TestLeastRecentlyReadLeave(t *testing.T) {
 				t.Fatal(err)
 			}
 			in, _ := s.scopeOf(r, dnsName)
-			s.note(in, readUntil(r))
+			s.noteScope(in, readUntil(r))
 			return in
 		}
 		watched := read("/api/v1/services?watch=true&timeoutSeconds=500")
@@ -644,7 +644,7 @@ func (f *fixture) refusedOnce() {
 		}
 		return nil
 	})
-	f.server.store.poke()
+	f.server.store.noteNeeds()
 	time.Sleep(100 * time.Millisecond) // nothing is to follow
 	f.server.commit(klog.Background(), hourlyBytes)
 }
@@ -771,7 +771,7 @@ func TestReplacedObjectsAreForgotten(t *testing.T) {
 			t.Fatalf("%d %s", code, body)
 		}
 		patience.Until(t, "it is kept", func() error {
-			if o := f.server.store.get(serve.RequestInfo{Version: "v1", Resource: "pods", Namespace: "shop",
+			if o := f.server.store.getObject(serve.RequestInfo{Version: "v1", Resource: "pods", Namespace: "shop",
 				Name: fmt.Sprintf("till-%d", i)}, "shop/till"); o == nil {
 				return errors.New("it is not")
 			}
@@ -813,7 +813,7 @@ func TestNewKeysOfTheCluster(t *testing.T) {
 	if code, _ := f.ask(token, "/api/v1/services"); code != http.StatusOK {
 		t.Fatalf("got %d", code)
 	}
-	f.server.store.poke()
+	f.server.store.noteNeeds()
 	patience.Until(t, "the new key is known", func() error {
 		_, err := f.server.store.authenticate(token)
 		return err

@@ -20,9 +20,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// unknown is the answer to a request that kube-apiserver has not answered before. It has no Retry-After, because
+// unknownAnswer is the answer to a request that kube-apiserver has not answered before. It has no Retry-After, because
 // client-go would delay the kubelet by repeating the request ten times.
-func unknown(r *http.Request) error {
+func unknownAnswer(r *http.Request) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer "+
 		"to %s %s is", r.Method, r.URL.Path))
 }
@@ -30,7 +30,7 @@ func unknown(r *http.Request) error {
 // answerAway answers the kubelet, or the ServiceAccount of this name, while kube-apiserver is away, until back is
 // closed.
 func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) {
-	err := s.tooOld()
+	err := s.checkAge()
 	if err != nil {
 		err = apierrors.NewServiceUnavailable(err.Error())
 	} else {
@@ -52,17 +52,17 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 		return s.answerToken(w, r, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
 	case r.Method != http.MethodGet || !info.IsResource || info.Subresource != "",
 		info.Verb == "watch" && info.Name != "":
-		return unknown(r)
+		return unknownAnswer(r)
 	}
 	k := s.store.kindOf(info, kind{account: account})
 	query := r.URL.Query()
 	if k == nil || query.Get("labelSelector") != "" || query.Get("continue") != "" {
-		return unknown(r)
+		return unknownAnswer(r)
 	}
 	if info.Name != "" && info.Verb == "get" {
-		object := s.store.get(info, account)
+		object := s.store.getObject(info, account)
 		if object == nil {
-			return unknown(r)
+			return unknownAnswer(r)
 		}
 		return serve.WriteObject(w, r, k.resource, object)
 	}
@@ -70,11 +70,11 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	version, objects, ok := s.store.read(scope{k, info.Namespace, selector.String()})
+	version, objects, ok := s.store.readScope(scope{k, info.Namespace, selector.String()})
 	asked := query.Get("resourceVersion")
 	newest, err := strconv.ParseUint("0"+asked, 10, 64)
 	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
-		return unknown(r)
+		return unknownAnswer(r)
 	}
 	// A client may have a newer version than the set, from a bookmark or from another list. It gets the set
 	// nevertheless, because a reflector without an answer gives its pods nothing at all. A watch from an older version
@@ -138,12 +138,12 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 	}
 	request, ok := requestOf(account, asked)
 	if !ok {
-		return unknown(r)
+		return unknownAnswer(r)
 	}
 	kept, ok := s.store.token(request)
 	switch {
 	case !ok:
-		return unknown(r)
+		return unknownAnswer(r)
 	case kept.hasExpired(s.store.now()):
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s "+
 			"has expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))

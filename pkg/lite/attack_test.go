@@ -160,10 +160,10 @@ func TestUnreadableEntry(t *testing.T) {
 	if problems := s.load(state); len(problems) != 2 {
 		t.Errorf("%v", problems)
 	}
-	if _, _, ok := s.read(broken); ok {
+	if _, _, ok := s.readScope(broken); ok {
 		t.Error("a set with an entry that cannot be read is answered")
 	}
-	if _, objects, ok := s.read(named(secrets, "shop", "b")); !ok || len(objects) != 1 {
+	if _, objects, ok := s.readScope(named(secrets, "shop", "b")); !ok || len(objects) != 1 {
 		t.Errorf("the other one is lost: %v", objects)
 	}
 	to := sink{s, broken}
@@ -230,7 +230,7 @@ func TestLaggingReplica(t *testing.T) {
 			}
 			patience.Until(t, "the newest lists are kept", func() error {
 				for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "password")} {
-					version, objects, _ := f.server.store.read(in)
+					version, objects, _ := f.server.store.readScope(in)
 					if len(objects) == 1 && objects[0].UID == "u0" {
 						t.Fatalf("the list of the replica that lags is used, at version %d", version)
 					}
@@ -294,7 +294,7 @@ func TestNotOnDisk(t *testing.T) {
 	for _, saved := range []bool{false, true} {
 		s.takePending(hourlyBytes)
 		if saved {
-			s.committed()
+			s.noteCommit()
 		}
 		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
@@ -325,14 +325,14 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 	if changes := s.takePending(1); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
 		t.Errorf("%d changes without time", len(changes))
 	}
-	s.committed()
+	s.noteCommit()
 	changes := s.takePending(hourlyBytes)
 	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
 		t.Errorf("%d changes at once, of sets of 4", len(changes))
 	}
 	for range 10 {
 		s.takePending(hourlyBytes)
-		s.committed()
+		s.noteCommit()
 	}
 	if count, _ := s.unsavedChanges(); count > 0 {
 		t.Errorf("%d changes are never written", count)

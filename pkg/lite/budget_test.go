@@ -26,7 +26,7 @@ func TestHourlyBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(inMemory(t), "store")
 		kept := newStore("node0")
-		opened, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: kept.all,
+		opened, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: kept.wholeState,
 			HourlyBytes: hourlyBytes})
 		if len(problems) > 0 {
 			t.Fatal(problems)
@@ -35,14 +35,14 @@ func TestHourlyBytes(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
-			s.keep(ctx)
+			s.commitChanges(ctx)
 			close(ended)
 		}()
 		noise := make([]byte, 1<<20)
 		_, _ = rand.Read(noise)
 		change := func(i int, size int) {
 			s.store.mu.Lock()
-			s.store.change("x", append(strconv.AppendInt(nil, int64(i), 10), noise[:size]...))
+			s.store.recordValue("x", append(strconv.AppendInt(nil, int64(i), 10), noise[:size]...))
 			s.store.mu.Unlock()
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -106,7 +106,7 @@ func TestStrangersServices(t *testing.T) {
 	if got := names(s.takePending(hourlyBytes)); len(got) != len(own)+3 {
 		t.Errorf("with spare bytes %q are written", got)
 	}
-	s.committed()
+	s.noteCommit()
 	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
 	if changes := s.takePending(hourlyBytes); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))
@@ -137,7 +137,7 @@ func newDiskFixture(t *testing.T) diskFixture {
 	t.Helper()
 	s := newStore("node0")
 	opened, _, problems := store.Open(store.Options{Dir: filepath.Join(inMemory(t), storeDir), Lasting: isLasting,
-		State: s.all, Stated: s.stated, HourlyBytes: hourlyBytes})
+		State: s.wholeState, Stated: s.noteState, HourlyBytes: hourlyBytes})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -31,7 +31,7 @@ func TestCalmHour(t *testing.T) {
 	dir := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{store: newStore("node0")}
-		kept, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.store.all,
+		kept, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.store.wholeState,
 			HourlyBytes: hourlyBytes})
 		if len(problems) > 0 {
 			t.Fatal(problems)

@@ -46,8 +46,9 @@ func (s *Server) condition() corev1.NodeCondition {
 	return c
 }
 
-// tell keeps the Node's condition up to date until ctx is done, and then removes it, because it would become wrong.
-func (s *Server) tell(ctx context.Context) {
+// updateCondition keeps the Node's condition up to date until ctx is done, and then removes it, because it would become
+// wrong.
+func (s *Server) updateCondition(ctx context.Context) {
 	ticker := time.NewTicker(tellInterval)
 	defer ticker.Stop()
 	for {

@@ -165,7 +165,7 @@ func (w *world) judgeStart(f *fixture, dir, damage string, committed uint64) str
 	}
 	defer server.disk.Close()
 	defer server.listener.Close()
-	server.link.Fail()
+	server.link.NoteAway()
 	answer := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(w.t.Context(), http.MethodGet,
 		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0", nil)
@@ -239,7 +239,9 @@ func TestForgottenPodStaysGone(t *testing.T) {
 	logger := klog.Background()
 	open := func() *Server {
 		s := newStore("node0")
-		opened, state, _ := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.all, Stated: s.stated})
+		opened, state, _ := store.Open(store.Options{
+			Dir: dir, Lasting: isLasting, State: s.wholeState, Stated: s.noteState,
+		})
 		if problems := s.load(state); len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -259,10 +261,10 @@ func TestForgottenPodStaysGone(t *testing.T) {
 	})
 	server.commit(logger, hourlyBytes)
 	must(server.disk.Rewrite()) // the older file lists the pod now
-	server.say(logger, "u1", &end{at: time.Now().Add(-2 * goneFor)})
+	server.recordEnd(logger, "u1", &end{at: time.Now().Add(-2 * goneFor)})
 	to.At("6", func() { to.Remove("shop", "till") })
 	server.commit(logger, hourlyBytes)
-	server.store.forget()
+	server.store.forgetGone()
 	if count, _ := server.store.unsavedChanges(); count > 0 || len(server.store.gone) > 0 {
 		t.Errorf("%d changes are not on the disk, and %v is remembered", count, server.store.gone)
 	}
@@ -276,13 +278,13 @@ func TestForgottenPodStaysGone(t *testing.T) {
 		return data
 	})
 	server = open()
-	if _, objects, ok := server.store.read(podsOf("node0")); !ok || len(objects) > 0 {
+	if _, objects, ok := server.store.readScope(podsOf("node0")); !ok || len(objects) > 0 {
 		t.Errorf("of the older file the pods %v are there: %v", objects, ok)
 	}
 	must(server.disk.Close())
 	must(os.WriteFile(newest, whole, 0o600))
 	server = open()
-	server.store.forget()
+	server.store.forgetGone()
 	must(server.disk.Rewrite())
 	must(server.disk.Rewrite())
 	must(server.disk.Close())

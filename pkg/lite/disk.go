@@ -32,7 +32,7 @@ const (
 // keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) open(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
-		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, Stated: s.store.stated,
+		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, Stated: s.store.noteState,
 		HourlyBytes: hourlyBytes})
 	s.disk = opened
 	for _, problem := range append(problems, s.store.load(state)...) {
@@ -42,7 +42,7 @@ func (s *Server) open(logger klog.Logger) error {
 		return s.unkept
 	}
 	s.writeFiles(logger)
-	s.look()
+	s.updateExplanation()
 	return nil
 }
 
@@ -64,8 +64,8 @@ func (s *Server) writeFiles(logger klog.Logger) {
 	}
 }
 
-// look updates explained: the pods that would start.
-func (s *Server) look() {
+// updateExplanation updates explained: the pods that would start.
+func (s *Server) updateExplanation() {
 	e := s.explain()
 	s.explained.Store(&e)
 }
@@ -95,7 +95,7 @@ func (s *Server) commitGone(logger klog.Logger) {
 func (s *Server) noteCommit(logger klog.Logger, err error) {
 	before := s.unkept
 	if s.unkept = err; err == nil {
-		s.store.committed()
+		s.store.noteCommit()
 	}
 	if err != nil && before == nil {
 		logger.Error(err, "What kube-apiserver says is not on the disk, trying again")
@@ -104,9 +104,9 @@ func (s *Server) noteCommit(logger klog.Logger, err error) {
 	}
 }
 
-// keep commits the changes every second. On a node with so many changes that flash would wear out, it commits less
-// often, so that one commit has the changes of a longer time.
-func (s *Server) keep(ctx context.Context) {
+// commitChanges commits the changes every second. On a node with so many changes that flash would wear out, it commits
+// less often, so that one commit has the changes of a longer time.
+func (s *Server) commitChanges(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(commitInterval)
 	defer ticker.Stop()
@@ -128,7 +128,7 @@ func (s *Server) keep(ctx context.Context) {
 			s.writeFiles(logger) // the disk may have been full
 		}
 		if changed || again {
-			s.look()
+			s.updateExplanation()
 		}
 	}
 }

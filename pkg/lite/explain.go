@@ -99,7 +99,7 @@ func (s *Server) missing() []string {
 			missing = append(missing, in.kind.Resource+" are not known yet")
 		}
 	}
-	if err := s.tooOld(); err != nil {
+	if err := s.checkAge(); err != nil {
 		missing = append(missing, err.Error())
 	}
 	if err := CheckCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()); err != nil {
@@ -120,7 +120,7 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 	for in, required := range needed.scopes {
 		what := in.kind.Kind + " " + in.object()
 		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
-		switch _, objects, ok := s.read(in); {
+		switch _, objects, ok := s.readScope(in); {
 		case !ok:
 			missing = append(missing, what+" is not known")
 		case required && len(objects) == 0:
@@ -145,7 +145,7 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
-	if class.Name != "" && s.find(runtimeClasses, class) == nil {
+	if class.Name != "" && s.findObject(runtimeClasses, class) == nil {
 		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
 	}
 	for i := range pod.Spec.Volumes {
@@ -239,7 +239,7 @@ func (s *Store) volumeOf(name types.NamespacedName) (claim corev1.PersistentVolu
 
 // decode reads an object, and reports whether it is known.
 func (s *Store) decode(k *kind, name types.NamespacedName, into served.Typed) bool {
-	o := s.find(k, name)
+	o := s.findObject(k, name)
 	return o != nil && into.Unmarshal(encoded(o)) == nil
 }
 
@@ -253,7 +253,7 @@ func (s *Store) nodeObject() *corev1.Node {
 // pods returns the node's pods without those that are gone. The error is about a pod that cannot be decoded; the others
 // are in the result.
 func (s *Store) pods() ([]*corev1.Pod, error) {
-	_, objects, _ := s.read(podsOf(s.node))
+	_, objects, _ := s.readScope(podsOf(s.node))
 	var all []*corev1.Pod
 	var failed error
 	for _, o := range objects {

@@ -42,7 +42,7 @@ func kept(all objects) *Store {
 		})
 	}
 	s.takePending(hourlyBytes)
-	s.committed() // it is on the disk
+	s.noteCommit() // it is on the disk
 	return s
 }
 
@@ -338,10 +338,10 @@ func TestAgeSurvives(t *testing.T) {
 	s := newStore("node0")
 	s.heardPrecision = time.Minute
 	begin := time.Now()
-	s.hear(begin)
-	s.hear(begin.Add(59 * time.Second))
-	s.hear(begin.Add(61 * time.Second))
-	s.hear(begin.Add(100 * time.Second))
+	s.noteContact(begin)
+	s.noteContact(begin.Add(59 * time.Second))
+	s.noteContact(begin.Add(61 * time.Second))
+	s.noteContact(begin.Add(100 * time.Second))
 	sink{s, scope{kind: services}}.At("7", nil)
 	next := newStore("node0")
 	if err := next.load(s.takePending(hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
@@ -456,7 +456,7 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 		t.Error("after a commit that failed")
 	}
 	s.takePending(hourlyBytes)
-	s.committed()
+	s.noteCommit()
 	reach("2")
 	next := newStore("node0")
 	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {

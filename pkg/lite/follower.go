@@ -145,8 +145,8 @@ func (f *follower) Run(ctx context.Context) {
 		wg.Go(func() { group.Run(ctx) })
 	}
 	// Each waits for a slow API server, but not for the others.
-	wg.Go(func() { f.again(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
-	wg.Go(func() { f.again(ctx, f.fetchDue, f.fetch) })
+	wg.Go(func() { f.repeat(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
+	wg.Go(func() { f.repeat(ctx, f.fetchDue, f.fetch) })
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
@@ -163,8 +163,8 @@ func (f *follower) Run(ctx context.Context) {
 	}
 }
 
-// again calls things with the wanted objects whenever these may have changed, and from time to time.
-func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...func(context.Context, needs)) {
+// repeat calls things with the wanted objects whenever these may have changed, and from time to time.
+func (f *follower) repeat(ctx context.Context, due <-chan struct{}, things ...func(context.Context, needs)) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
@@ -221,11 +221,11 @@ func (f *follower) update(ctx context.Context) {
 	}
 	for _, in := range known { // no pod names it, and no account may read it any longer
 		if _, ok := wanted.scopes[in]; !ok {
-			f.store.drop(in)
+			f.store.dropSet(in)
 		}
 	}
 	f.store.dropTokens(wanted.tokens)
-	f.store.forget()
+	f.store.forgetGone()
 	f.wanted.Store(&wanted)
 	wake(f.tokensDue)
 	wake(f.fetchDue)
@@ -242,7 +242,7 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
 			if in.kind.account != "" && (isNotFound(err, in.object()) || f.isRefused(in, err)) {
-				f.store.drop(in)
+				f.store.dropSet(in)
 			}
 			continue
 		}

@@ -61,18 +61,18 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 		return false
 	case e == nil:
 		delete(s.gone, uid)
-		s.change(key, nil)
+		s.recordValue(key, nil)
 	default:
 		s.gone[uid] = *e
-		s.change(key, e.text())
+		s.recordValue(key, e.text())
 	}
 	return true
 }
 
-// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the newest file of the disk may
-// still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing from
-// the disk, because the older file may list them as well: the next whole state is without them.
-func (s *Store) forget() {
+// forgetGone drops gone pods that kube-apiserver has not listed for goneFor. It waits while the newest file of the disk
+// may still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing
+// from the disk, because the older file may list them as well: the next whole state is without them.
+func (s *Store) forgetGone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ofPods := podsOf(s.node).key(keyObject, "")
@@ -119,12 +119,12 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
 		return r, nil
 	}
-	s.say(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
+	s.recordEnd(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
 	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, uid})), nil
 }
 
-// say records the end of a pod on the disk. If that fails, the next commit tries again.
-func (s *Server) say(logger klog.Logger, uid types.UID, e *end) {
+// recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
+func (s *Server) recordEnd(logger klog.Logger, uid types.UID, e *end) {
 	if s.store.setGone(uid, e) {
 		s.commitGone(logger)
 	}
@@ -141,10 +141,10 @@ func (s *Server) settleRemoval(answer *http.Response) {
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
-		s.say(logger, pod.uid, &end{at: time.Now()})
+		s.recordEnd(logger, pod.uid, &end{at: time.Now()})
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
-		s.say(logger, pod.uid, nil)
+		s.recordEnd(logger, pod.uid, nil)
 	}
 }
 

@@ -177,7 +177,7 @@ func (f *follower) fetchKeys(ctx context.Context) error {
 	}
 	f.store.keysAt = time.Now()
 	if string(before) != string(encoded) {
-		f.store.change(keyKeys, encoded)
+		f.store.recordValue(keyKeys, encoded)
 	}
 	return nil
 }

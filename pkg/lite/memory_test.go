@@ -159,7 +159,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 	}
 	patience.Until(t, "what the other pod names is kept", func() error {
 		for i := range 3 {
-			if s.find(configMaps, types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("till-", i)}) == nil {
+			if s.findObject(configMaps, types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("till-", i)}) == nil {
 				return fmt.Errorf("%d is not", i)
 			}
 		}

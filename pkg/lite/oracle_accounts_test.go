@@ -89,7 +89,7 @@ func (w *reading) follow() {
 // forbid takes from an account what it was given.
 func (w *reading) forbid() {
 	if of, ok := w.ofAccounts(); ok {
-		w.store.drop(of)
+		w.store.dropSet(of)
 		w.commit()
 		delete(w.given, of.key(""))
 	}
@@ -136,7 +136,7 @@ func (w *reading) judgeOne(what, account, question string) {
 		return
 	}
 	if info.Name != "" {
-		o := w.store.get(info, account)
+		o := w.store.getObject(info, account)
 		if o == nil {
 			return
 		}
@@ -144,12 +144,12 @@ func (w *reading) judgeOne(what, account, question string) {
 		if !w.given[of.key("")] && !w.mayHave(listed, o) {
 			w.t.Fatalf("%s: it is answered %s, which it was not given", what, o.UID)
 		}
-		if version, _, ok := w.store.read(listed); ok && w.truth[version][o.Name] != o.UID {
+		if version, _, ok := w.store.readScope(listed); ok && w.truth[version][o.Name] != o.UID {
 			w.t.Fatalf("%s: it is answered %s, and a list at %d has not that", what, o.UID, version)
 		}
 		return
 	}
-	version, objects, ok := w.store.read(of)
+	version, objects, ok := w.store.readScope(of)
 	if !ok {
 		return
 	}
@@ -187,7 +187,7 @@ func TestAccountsOracle(t *testing.T) {
 			case 1, 2:
 				account, question := w.any()
 				if of, ok := w.store.scopeOf(w.request(question), account); ok {
-					w.store.note(of, time.Now())
+					w.store.noteScope(of, time.Now())
 				}
 			case 3, 4, 5:
 				w.follow()
@@ -203,7 +203,7 @@ func TestAccountsOracle(t *testing.T) {
 			w.judge(seed)
 		}
 		for _, of := range w.store.scopes() {
-			if _, objects, ok := w.store.read(of); ok && of.kind.account != "" && len(objects) > 0 {
+			if _, objects, ok := w.store.readScope(of); ok && of.kind.account != "" && len(objects) > 0 {
 				answered++
 			}
 		}

@@ -57,8 +57,8 @@ var oraclePods = podsOf("node0")
 func (w *world) start() {
 	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
-	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.all,
-		Stated: w.store.stated, HourlyBytes: hourlyBytes})
+	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.wholeState,
+		Stated: w.store.noteState, HourlyBytes: hourlyBytes})
 	if problems = append(problems, w.store.load(state)...); len(problems) > 0 {
 		w.t.Fatal(problems)
 	}
@@ -107,7 +107,7 @@ func (w *world) list() {
 }
 
 func (w *world) commit() {
-	version, _, _ := w.store.read(oraclePods)
+	version, _, _ := w.store.readScope(oraclePods)
 	left := int64(hourlyBytes)
 	if w.accounts != nil && w.random.IntN(2) == 0 {
 		left = 1 // what accounts read waits
@@ -119,14 +119,14 @@ func (w *world) commit() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.store.committed()
+	w.store.noteCommit()
 	w.committed = version
 }
 
 // remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it
 // is gone, it is refused, or nobody knows.
 func (w *world) remove() {
-	_, objects, _ := w.store.read(oraclePods)
+	_, objects, _ := w.store.readScope(oraclePods)
 	uids := slices.Sorted(maps.Keys(w.ends))
 	for _, o := range objects {
 		uids = append(uids, o.UID)
@@ -141,7 +141,7 @@ func (w *world) remove() {
 		if err := w.disk.Commit(w.store.takeGone()); err != nil {
 			w.t.Fatal(err)
 		}
-		w.store.committed()
+		w.store.noteCommit()
 	}
 	say(&end{at: at, intended: true})
 	if w.asked[uid] = true; !w.ends[uid] {
@@ -171,7 +171,7 @@ func (w *world) shown(version uint64) map[string]string {
 
 // judge asks what a kubelet would be answered now without kube-apiserver.
 func (w *world) judge(seed uint64) {
-	version, objects, ok := w.store.read(oraclePods)
+	version, objects, ok := w.store.readScope(oraclePods)
 	if !ok {
 		if w.committed > 0 {
 			w.t.Fatalf("seed %d: what was committed at %d is not known", seed, w.committed)
@@ -216,7 +216,7 @@ func TestOracle(t *testing.T) {
 				w.remove()
 			case 8:
 				if w.store.isCurrent(oraclePods) { // as the follower does
-					w.store.forget()
+					w.store.forgetGone()
 				}
 			default:
 				w.change()

@@ -61,7 +61,7 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	})
 	quick := await.Patience{Within: againInterval / 2, Between: patience.Between}
 	quick.Until(t, "the claim is fetched", func() error {
-		if _, _, ok := f.server.store.read(disk); !ok {
+		if _, _, ok := f.server.store.readScope(disk); !ok {
 			return errors.New("it is not")
 		}
 		return nil
@@ -99,7 +99,7 @@ func TestSlowTokens(t *testing.T) {
 		f.names(name, name, 10+i)
 		patience.Until(t, "what the "+name+" pod names is known, and its token is waited for", func() error {
 			switch in := (types.NamespacedName{Namespace: "shop", Name: name}); {
-			case f.server.store.find(secrets, in) == nil, f.server.store.find(claims, in) == nil:
+			case f.server.store.findObject(secrets, in) == nil, f.server.store.findObject(claims, in) == nil:
 				return errors.New("it is not known")
 			case f.cloud.slowed.Load() == 0:
 				return errors.New("nothing is waited for")

@@ -152,7 +152,7 @@ func (s *Server) connect() error {
 		return err
 	}
 	s.link.OnBack(0, s.follower.groups[""].Retry)
-	s.link.OnBack(0, s.store.poke)
+	s.link.OnBack(0, s.store.noteNeeds)
 	s.link.OnBack(apiclient.Spread, s.follower.refetch)
 	if err := s.connectAccounts(config); err != nil {
 		return err
@@ -235,9 +235,10 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	s.link.Ask(ctx) // before the kubelet asks
+	s.link.ProbeOnce(ctx) // before the kubelet asks
 	for _, run := range []func(context.Context){
-		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify, s.tell,
+		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.serveHealth, s.notify,
+		s.updateCondition,
 	} {
 		wg.Go(func() { run(background) })
 	}
@@ -295,8 +296,8 @@ func (s *Server) report() health.Report {
 	return report
 }
 
-// tooOld returns why the kubelet is not answered while kube-apiserver is away; nil if it is.
-func (s *Server) tooOld() error {
+// checkAge returns why the kubelet is not answered while kube-apiserver is away; nil if it is.
+func (s *Server) checkAge() error {
 	if s.config.MaxOfflineAge == 0 || s.link.Away() == nil {
 		return nil
 	}

@@ -338,12 +338,12 @@ func (f *fixture) start() {
 
 // report and condition are what the server says now.
 func (f *fixture) report() health.Report {
-	f.server.look()
+	f.server.updateExplanation()
 	return f.server.report()
 }
 
 func (f *fixture) condition() corev1.NodeCondition {
-	f.server.look()
+	f.server.updateExplanation()
 	return f.server.condition()
 }
 
@@ -367,7 +367,7 @@ func (f *fixture) followed() {
 		for _, in := range []scope{
 			named(secrets, "shop", "password"), named(claims, "shop", "disk"), named(volumes, "", "volume"),
 		} {
-			if _, objects, ok := f.server.store.read(in); !ok || len(objects) != 1 {
+			if _, objects, ok := f.server.store.readScope(in); !ok || len(objects) != 1 {
 				return fmt.Errorf("%s is not known", in.kind.Resource)
 			}
 		}
@@ -393,7 +393,7 @@ func running(t *testing.T) *fixture {
 // away ends the cloud, and lets the server know.
 func (f *fixture) away() {
 	f.cloud.end()
-	f.server.link.Fail()
+	f.server.link.NoteAway()
 }
 
 // rebootWithoutTheCloud commits, and starts the server again.
@@ -473,7 +473,7 @@ func (c *cloud) says(path string, object any) {
 func (f *fixture) heardAt(at time.Time) {
 	f.server.store.mu.Lock()
 	defer f.server.store.mu.Unlock()
-	f.server.store.hear(at)
+	f.server.store.noteContact(at)
 }
 
 // TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
@@ -620,7 +620,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
 			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "9"}})
 		err := server.follower.get(t.Context(), in)
-		if version, _, _ := server.store.read(in); err == nil || version != 4 {
+		if version, _, _ := server.store.readScope(in); err == nil || version != 4 {
 			t.Errorf("%s: %v, and the version is %d", other, err, version)
 		}
 	}
@@ -631,7 +631,7 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 	t.Parallel()
 	f := running(t)
 	f.cloud.gateway.Store(true)
-	f.server.link.Fail()
+	f.server.link.NoteAway()
 	config, said := f.kubelet(), &warnings{}
 	config.WarningHandler = said
 	watch, err := f.clientFor(config).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{

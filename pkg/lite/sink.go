@@ -24,7 +24,7 @@ func (k sink) Reduce(o *wire.Object) *wire.Object {
 
 // Apply implements follow.Sink. The caller is At, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
-	k.store.put(k.scope, o)
+	k.store.putObject(k.scope, o)
 }
 
 // Remove implements follow.Sink, as Apply does.
@@ -37,7 +37,7 @@ func (k sink) Replace(objects []*wire.Object) {
 	there := make(map[types.NamespacedName]bool, len(objects))
 	for _, o := range objects {
 		there[nameOf(o)] = true
-		k.store.put(k.scope, o)
+		k.store.putObject(k.scope, o)
 	}
 	for name := range k.store.set(k.scope).objects {
 		if !there[name] {
@@ -67,5 +67,5 @@ func (k sink) At(version string, change func()) {
 	if change != nil {
 		change()
 	}
-	k.store.reach(k.scope, number)
+	k.store.recordVersion(k.scope, number)
 }

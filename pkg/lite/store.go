@@ -190,7 +190,7 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 			continue
 		}
 		problems = append(problems, fmt.Errorf("the entry %q: %w", key, err))
-		s.change(key, nil)
+		s.recordValue(key, nil)
 		if len(parts) >= 4 {
 			broken = append(broken, scope{s.kinds[parts[1]], parts[2], parts[3]})
 		}
@@ -199,7 +199,7 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 		s.remove(in)
 	}
 	s.heardHere = time.Now()
-	s.poke()
+	s.noteNeeds()
 	return problems
 }
 
@@ -208,7 +208,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
 		k, ok := s.kinds[parts[1]]
 		if !ok { // of a later version of this program, or of an account that is no longer allowed
-			s.change(keyOf(parts...), nil)
+			s.recordValue(keyOf(parts...), nil)
 			return nil
 		}
 		return s.loadObject(s.set(scope{k, parts[2], parts[3]}), letter, value)
@@ -295,11 +295,11 @@ func (c change) size() int {
 	return len(c.value)
 }
 
-// change records a new value, nil if the key is removed. The caller holds the lock.
-func (s *Store) change(key string, value []byte) { s.record(key, change{value: value}) }
+// recordValue records a new value, nil if the key is removed. The caller holds the lock.
+func (s *Store) recordValue(key string, value []byte) { s.recordChange(key, change{value: value}) }
 
-// record records a change. The caller holds the lock.
-func (s *Store) record(key string, made change) {
+// recordChange records a change. The caller holds the lock.
+func (s *Store) recordChange(key string, made change) {
 	if made.since = time.Now(); s.pending[key] != nil {
 		made.since = s.pending[key].since
 	}
@@ -328,8 +328,8 @@ func (s *Store) unsavedChanges() (count int, since time.Time) {
 	return len(s.pending), since
 }
 
-// poke reports that the needs of the node's pods may have changed.
-func (s *Store) poke() { wake(s.needed) }
+// noteNeeds reports that the needs of the node's pods may have changed.
+func (s *Store) noteNeeds() { wake(s.needed) }
 
 // wake sends a value to a channel, if it has none.
 func wake(c chan<- struct{}) {
@@ -339,8 +339,8 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// put adds or replaces an object. The caller holds the lock.
-func (s *Store) put(in scope, o *wire.Object) {
+// putObject adds or replaces an object. The caller holds the lock.
+func (s *Store) putObject(in scope, o *wire.Object) {
 	set := s.set(in)
 	name := nameOf(o)
 	old := set.objects[name]
@@ -348,10 +348,10 @@ func (s *Store) put(in scope, o *wire.Object) {
 		return
 	}
 	set.objects[name], set.moved = o, true
-	s.record(objectKey(in, name), change{object: o})
+	s.recordChange(objectKey(in, name), change{object: o})
 	s.touched(in)
 	if byPods[in.kind] && set.size() > namedBytes {
-		s.poke() // pods may name more than is kept
+		s.noteNeeds() // pods may name more than is kept
 	}
 }
 
@@ -384,30 +384,30 @@ func (s *Store) removeObject(in scope, name types.NamespacedName) {
 	}
 	delete(s.set(in).objects, name)
 	s.set(in).moved = true
-	s.change(objectKey(in, name), nil)
+	s.recordValue(objectKey(in, name), nil)
 	s.touched(in)
 }
 
 func (s *Store) touched(in scope) {
 	if in.kind == pods || in.kind == claims || in.kind == volumes || in.kind == csiDrivers {
-		s.poke()
+		s.noteNeeds()
 	}
 }
 
-// reach records the version of a set. On the disk the version stays older while no object changes, because each commit
-// wears out flash, and the set was the same at the older version. The caller holds the lock.
-func (s *Store) reach(in scope, version uint64) {
+// recordVersion records the version of a set. On the disk the version stays older while no object changes, because each
+// commit wears out flash, and the set was the same at the older version. The caller holds the lock.
+func (s *Store) recordVersion(in scope, version uint64) {
 	set := s.set(in)
 	if !set.current {
 		s.touched(in) // the objects that they name are followed from now on
 	}
 	if in == podsOf(s.node) {
-		s.hear(time.Now())
+		s.noteContact(time.Now())
 	}
 	set.version, set.current = version, true
 	if set.moved {
 		set.moved = false
-		s.record(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), of: set})
+		s.recordChange(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), of: set})
 	}
 }
 
@@ -429,12 +429,12 @@ func (s *Store) isCurrent(of scope) bool {
 	return s.set(of).current
 }
 
-// hear records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
-func (s *Store) hear(now time.Time) {
+// noteContact records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
+func (s *Store) noteContact(now time.Time) {
 	s.heard, s.heardHere = now, time.Now()
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
 		s.heardKept = now
-		s.change(keyHeard, textOf(now))
+		s.recordValue(keyHeard, textOf(now))
 	}
 }
 
@@ -457,8 +457,8 @@ func (s *Store) silence() (time.Duration, error) {
 	return age, nil
 }
 
-// drop removes a set that no pod names any longer, or empties one that is too large.
-func (s *Store) drop(of scope) {
+// dropSet removes a set that no pod names any longer, or empties one that is too large.
+func (s *Store) dropSet(of scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dropped, ok := s.sets[of]
@@ -475,9 +475,9 @@ func (s *Store) drop(of scope) {
 // remove removes a set, also from the disk. The caller holds the lock.
 func (s *Store) remove(of scope) {
 	for name := range s.set(of).objects {
-		s.change(objectKey(of, name), nil)
+		s.recordValue(objectKey(of, name), nil)
 	}
-	s.change(of.key(keySet), nil)
+	s.recordValue(of.key(keySet), nil)
 	delete(s.sets, of)
 }
 
@@ -629,16 +629,16 @@ func (s *Store) values() map[string][]byte {
 	return values
 }
 
-// committed notes that what takePending or takeGone has returned is on the disk.
-func (s *Store) committed() {
+// noteCommit notes that what takePending or takeGone has returned is on the disk.
+func (s *Store) noteCommit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.noteSaved(s.taken)
 }
 
-// stated notes that what all has returned is on the disk: the changes from before need not be written again. Gone pods
-// must be in the older file too.
-func (s *Store) stated() {
+// noteState notes that what wholeState has returned is on the disk: the changes from before need not be written again.
+// Gone pods must be in the older file too.
+func (s *Store) noteState() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.inState, func(key string, _ *change) bool { return isLasting(key) })
@@ -658,8 +658,8 @@ func (s *Store) noteSaved(saved changes) {
 	clear(saved)
 }
 
-// all returns the whole state in the form of the disk. Objects are encoded one by one.
-func (s *Store) all() iter.Seq2[string, []byte] {
+// wholeState returns the whole state in the form of the disk. Objects are encoded one by one.
+func (s *Store) wholeState() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inState = maps.Clone(s.pending)
@@ -720,9 +720,9 @@ func (s *Store) covering(of scope) *set {
 	return nil
 }
 
-// read returns the version of a scope and its objects, sorted, without pods that are gone. ok is false if
+// readScope returns the version of a scope and its objects, sorted, without pods that are gone. ok is false if
 // kube-apiserver has never sent it completely.
-func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
+func (s *Store) readScope(of scope) (version uint64, objects []*wire.Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := s.covering(of)
@@ -754,8 +754,8 @@ func (s *Store) isGone(k *kind, o *wire.Object) bool {
 	return gone && k.GroupVersionResource == pods.GroupVersionResource
 }
 
-// find returns one object; nil if kube-apiserver has not sent it.
-func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
+// findObject returns one object; nil if kube-apiserver has not sent it.
+func (s *Store) findObject(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if byPods[k] { // there may be thousands of sets
@@ -806,7 +806,7 @@ func (s *Store) putToken(request tokenRequest, kept token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens[request] = kept
-	s.change(tokenKey(request), kept.text())
+	s.recordValue(tokenKey(request), kept.text())
 }
 
 func (s *Store) token(request tokenRequest) (token, bool) {
@@ -823,7 +823,7 @@ func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
 	for request := range s.tokens {
 		if _, ok := wanted[request]; !ok {
 			delete(s.tokens, request)
-			s.change(tokenKey(request), nil)
+			s.recordValue(tokenKey(request), nil)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func TestFetchedAgain(t *testing.T) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "4"},
 		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "another"}})
-	f.server.link.Fail()
+	f.server.link.NoteAway()
 	patience.Until(t, "the claim is fetched again", func() error {
 		claim, _ := f.server.store.volumeOf(types.NamespacedName{Namespace: "shop", Name: "disk"})
 		if claim.Spec.VolumeName != "another" {

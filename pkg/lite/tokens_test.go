@@ -112,7 +112,7 @@ func TestTokensWithAnyClock(t *testing.T) {
 				t.Errorf("%s ahead: %d requests in 60 s, want 6", ahead, asked)
 			}
 			state := f.store.takePending(hourlyBytes)
-			f.store.committed()
+			f.store.noteCommit()
 			f.store = newStore("node0") // a restart
 			if problems := f.store.load(state); len(problems) > 0 {
 				t.Fatal(problems)

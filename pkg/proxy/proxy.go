@@ -338,7 +338,7 @@ func (p *Proxy) checkAlive(ctx context.Context, address net.Addr) error {
 	if p.config.TLS != nil {
 		scheme = "https"
 	}
-	return systemd.Answers(ctx, scheme+"://"+address.String()+"/livez")
+	return systemd.CheckAnswer(ctx, scheme+"://"+address.String()+"/livez")
 }
 
 // Run serves until ctx is done, and then lets running requests end. It returns an error if it cannot listen or serve.

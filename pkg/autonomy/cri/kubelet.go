@@ -59,7 +59,7 @@ func (k *kubelet) follow() {
 	k.wg.Go(func() {
 		wait.UntilWithContext(ctx, func(ctx context.Context) {
 			c := connect(k.socket)
-			_ = c.watch(ctx, watchPods, "", k.take) // without it only the runtime's state is used
+			_ = c.watch(ctx, watchPods, "", k.takeEvent) // without it only the runtime's state is used
 			c.CloseIdleConnections()
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -76,8 +76,8 @@ func (k *kubelet) close() {
 	}
 }
 
-// take takes a WatchPodsEvent.
-func (k *kubelet) take(event []byte) error {
+// takeEvent takes a WatchPodsEvent.
+func (k *kubelet) takeEvent(event []byte) error {
 	var kind uint64
 	var uid string
 	pod := kubeletPod{containers: make(map[string]string), needed: make(map[string]struct{})}

@@ -150,8 +150,8 @@ func (l *Link) OnBack(spread time.Duration, back func()) {
 	})
 }
 
-// Fail notes that the API server is away.
-func (l *Link) Fail() {
+// NoteAway notes that the API server is away.
+func (l *Link) NoteAway() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.away == nil {
@@ -194,8 +194,8 @@ func (l *Link) noteAnswer(took time.Duration) {
 	}
 }
 
-// Ask probes once, and returns when that has decided. The probe may go on until ctx is done.
-func (l *Link) Ask(ctx context.Context) {
+// ProbeOnce probes once, and returns when that has decided. The probe may go on until ctx is done.
+func (l *Link) ProbeOnce(ctx context.Context) {
 	began, outcome := time.Now(), make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -210,13 +210,13 @@ func (l *Link) Ask(ctx context.Context) {
 		select {
 		case err := <-outcome:
 			if err != nil && ctx.Err() == nil {
-				l.Fail()
+				l.NoteAway()
 			}
 			return
 		case <-time.After(left):
 		}
 	}
-	l.Fail()
+	l.NoteAway()
 }
 
 // patienceLeft returns how much longer a probe may take that began at a time.
@@ -241,7 +241,7 @@ func (l *Link) Run(ctx context.Context) {
 			}
 		}
 		if said || (suspected && time.Since(asked) >= suspectInterval) {
-			l.Ask(ctx)
+			l.ProbeOnce(ctx)
 			asked, suspected = time.Now(), false
 		}
 		pause := probeInterval
@@ -270,7 +270,7 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 		}
 	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):
 	case errors.As(err, &failed) && failed.Op == "dial":
-		l.Fail()
+		l.NoteAway()
 	default:
 		l.Suspect()
 	}

@@ -35,7 +35,7 @@ func TestLink(t *testing.T) {
 					probes.Add(1)
 					return test.probe
 				})
-				l.Ask(t.Context())
+				l.ProbeOnce(t.Context())
 				l.noteAnswer(0) // it was there before
 				probes.Store(0)
 				go l.Run(t.Context()) // until the test's end
@@ -203,7 +203,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		{http.StatusNotFound, false, false},
 	} {
 		code.Store(int64(test.code))
-		link.Ask(t.Context())
+		link.ProbeOnce(t.Context())
 		if away := link.Away() != nil; away != test.away {
 			t.Fatalf("%d: away %v", test.code, away)
 		}
@@ -215,7 +215,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		t.Error("it is back without having been away")
 	}
 	server.Close()
-	if link.Ask(t.Context()); link.Away() == nil {
+	if link.ProbeOnce(t.Context()); link.Away() == nil {
 		t.Error("nobody listens, and it is not away")
 	}
 }
@@ -252,12 +252,12 @@ func TestLinkRequiresTheStore(t *testing.T) {
 		link.Require(node)
 		code.Store(int32(test.code))
 		hangs.Store(test.hangs)
-		link.Ask(t.Context())
+		link.ProbeOnce(t.Context())
 		if away := link.Away() != nil; away != test.away {
 			t.Errorf("%+v: away is %v", test, away)
 		}
 		link.Require("")
-		link.Ask(t.Context())
+		link.ProbeOnce(t.Context())
 		if link.Away() != nil {
 			t.Errorf("%+v: without Require it is away", test)
 		}

@@ -20,7 +20,7 @@ func (p *planner) goBack() {
 		phase, text = v1.RolloutProgressing, "going back: "
 	}
 	if !p.wentBack {
-		p.say(phase, p.current(), text+"begins")
+		p.setPhase(phase, p.current(), text+"begins")
 		p.again(p.Now)
 		return
 	}
@@ -30,7 +30,7 @@ func (p *planner) goBack() {
 	}
 	switch {
 	case len(waiting) > 0:
-		p.say(phase, waiting[0].Wave, text+"waits for "+p.describe(waiting))
+		p.setPhase(phase, waiting[0].Wave, text+"waits for "+p.describe(waiting))
 		if !undo {
 			p.status.Wave = ""
 		}

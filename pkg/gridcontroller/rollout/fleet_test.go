@@ -598,7 +598,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	newest := func(api *corev1.Pod) bool {
 		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
-	return rollout.Ask(all, nodes, newest, since, w.clock())
+	return rollout.ReadPods(all, nodes, newest, since, w.clock())
 }
 
 // describe describes a site, its nodes and its pods.

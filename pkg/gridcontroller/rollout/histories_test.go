@@ -59,7 +59,7 @@ func (h *history) pass() {
 	for _, n := range slices.Sorted(maps.Keys(h.sites)) {
 		h.in.Sites = append(h.in.Sites, *h.sites[n])
 	}
-	h.plan = New(h.in)
+	h.plan = NewPlan(h.in)
 	if len(h.plan.Ask) > 0 && !h.deaf {
 		for _, q := range h.plan.Ask {
 			i := slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == q.Name })
@@ -81,7 +81,7 @@ func (h *history) pass() {
 				u.Pods.Unready = mark
 			}
 		}
-		h.plan = New(h.in)
+		h.plan = NewPlan(h.in)
 	}
 	if len(h.plan.Checks) > 0 {
 		for _, name := range h.plan.Checks {
@@ -91,7 +91,7 @@ func (h *history) pass() {
 			result := h.check(h.in.Now.Sub(h.began[name]))
 			h.in.Sites[slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == name })].Check = &result
 		}
-		h.plan = New(h.in)
+		h.plan = NewPlan(h.in)
 	}
 	for n, to := range h.plan.Revisions {
 		u := h.sites[n]

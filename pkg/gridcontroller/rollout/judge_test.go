@@ -563,7 +563,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		}
 	}
 	defer func() { w.in.Sites, w.in.Now = in.Sites, in.Now }()
-	plan := rollout.New(in)
+	plan := rollout.NewPlan(in)
 	if len(plan.Ask)+len(plan.Checks) == 0 || (!w.friendly && w.IntN(10) == 0) {
 		return plan
 	}
@@ -581,7 +581,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 	for _, name := range plan.Checks {
 		site(name).Check = w.check(w.find(name), plan.Status.StartTime)
 	}
-	return rollout.New(in)
+	return rollout.NewPlan(in)
 }
 
 // pass is one reconciliation, whose writes are lost from a step on.
@@ -777,10 +777,10 @@ func (w *world) write(plan rollout.Plan) {
 	if w.IntN(10) == 0 { // no write without a change
 		in := w.in
 		for range 10 { // a short list lets a few in at a time
-			next := rollout.New(in)
+			next := rollout.NewPlan(in)
 			in.Current, in.Status = next.Current, next.Status
 		}
-		if again := rollout.New(in); !reflect.DeepEqual(again.Status, in.Status) {
+		if again := rollout.NewPlan(in); !reflect.DeepEqual(again.Status, in.Status) {
 			w.blame("the status changes, and nothing else: %+v became %+v", in.Status, again.Status)
 		}
 	}

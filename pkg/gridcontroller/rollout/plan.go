@@ -154,8 +154,8 @@ type planner struct {
 	heard Heard
 }
 
-// New makes a plan.
-func New(in Input) Plan {
+// NewPlan makes a plan.
+func NewPlan(in Input) Plan {
 	p := &planner{
 		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
 		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{},
@@ -172,17 +172,17 @@ func New(in Input) Plan {
 	p.keep()
 	switch {
 	case p.halted():
-		p.say(v1.RolloutHalted, p.current(), p.status.Message)
+		p.setPhase(v1.RolloutHalted, p.current(), p.status.Message)
 	case p.Rollout.Paused && (!p.done || len(p.remaining()) > 0):
-		p.say(v1.RolloutPaused, p.current(), "paused")
+		p.setPhase(v1.RolloutPaused, p.current(), "paused")
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), p.silence)
+		p.setPhase(v1.RolloutOutage, p.current(), p.silence)
 	default:
 		p.advance()
 	}
-	p.tell()
+	p.setStatus()
 	p.stampHeard()
 	return p.plan
 }

@@ -40,9 +40,10 @@ type Pods struct {
 // Node is a node of a site. Wants: the pods of a DaemonSet fit it.
 type Node struct{ Silent, Wants bool }
 
-// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. newest reports
-// whether a pod was made of the newest template. since is when the site got the change, and at when the pods were read.
-func Ask(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, since, at time.Time) Pods {
+// ReadPods summarises the pods of a site: all pods of its workload on its nodes, and those without a node. newest
+// reports whether a pod was made of the newest template. since is when the site got the change, and at when the pods
+// were read.
+func ReadPods(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, since, at time.Time) Pods {
 	out, served := Pods{At: at}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]

@@ -109,7 +109,7 @@ func (p *planner) advance() {
 				return
 			}
 		}
-		p.say(v1.RolloutProgressing, p.current(), fmt.Sprintf(
+		p.setPhase(v1.RolloutProgressing, p.current(), fmt.Sprintf(
 			"%d sites with the unproven revision do not fit into the list; no other site starts until they do",
 			p.unlisted))
 		return
@@ -132,7 +132,7 @@ func (p *planner) advance() {
 	case p.still:
 		p.status.Phase = v1.RolloutComplete
 	default:
-		p.say(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
+		p.setPhase(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
 		p.askForSuspects(waiting[0].Wave)
 	}
 }
@@ -145,7 +145,7 @@ func (p *planner) compares() bool {
 	}) {
 		return false
 	}
-	p.say(v1.RolloutProgressing, p.current(), "compares the workloads with what was applied")
+	p.setPhase(v1.RolloutProgressing, p.current(), "compares the workloads with what was applied")
 	p.again(p.Now.Add(podsAgain))
 	return true
 }
@@ -258,7 +258,7 @@ func (p *planner) finish(wave int) bool {
 			}
 		}
 		p.states[wave] = state
-		p.say(phase, wave, text)
+		p.setPhase(phase, wave, text)
 		return false
 	case len(m.suspects) > p.maxSilent(wave):
 		p.excuse(wave, m.suspects, fmt.Sprintf("%d allowed", p.maxSilent(wave)))
@@ -274,7 +274,7 @@ func (p *planner) finish(wave int) bool {
 			why = "the wave's sites select none"
 		}
 		if len(p.absent) > 0 { // the wave may be that of such a site
-			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have lost their last node: "+
+			p.setPhase(v1.RolloutProgressing, wave, why+"; waits for sites that have lost their last node: "+
 				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
 			return false
 		}
@@ -327,7 +327,7 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 			delete(p.listed, u.Name)
 		}
 	}
-	p.say(v1.RolloutProgressing, wave, "silent sites are excused")
+	p.setPhase(v1.RolloutProgressing, wave, "silent sites are excused")
 	p.again(p.Now)
 }
 
@@ -346,7 +346,7 @@ func (p *planner) hasApproval(wave int, kind, why string) bool {
 		return true
 	}
 	p.states[wave], p.status.Awaits = v1.WaveAwaitingApproval, awaits
-	p.say(v1.RolloutAwaitingApproval, wave,
+	p.setPhase(v1.RolloutAwaitingApproval, wave,
 		fmt.Sprintf("%s; it waits for the annotation %s=%s", why, v1.AnnotationApproved, awaits))
 	return false
 }

@@ -104,8 +104,8 @@ func merge(live, manifest *unstructured.Unstructured) {
 	live.Object["spec"] = manifest.DeepCopy().Object["spec"]
 }
 
-// try asks the API server for the child after applying it.
-func (a *Answer) try(ctx context.Context, api client.Client, child *gridchild.Child) error {
+// tryApply asks the API server for the child after applying it.
+func (a *Answer) tryApply(ctx context.Context, api client.Client, child *gridchild.Child) error {
 	live, merged := child.Object.DeepCopy(), child.Object.DeepCopy()
 	err := api.Get(ctx, client.ObjectKeyFromObject(live), live)
 	switch {
@@ -121,13 +121,13 @@ func (a *Answer) try(ctx context.Context, api client.Client, child *gridchild.Ch
 		return fmt.Errorf("applying %s %s (a dry run): %w", merged.GetKind(), merged.GetName(), err)
 	}
 	if a.Merged = readable(merged); a.Live != nil && a.Refused == "" {
-		a.note(live, child)
+		a.addNotes(live, child)
 	}
 	return nil
 }
 
-// note adds other actions of the controller. One is that a live child keeps its replicas if no template sets them.
-func (a *Answer) note(live *unstructured.Unstructured, child *gridchild.Child) {
+// addNotes adds other actions of the controller. One is that a live child keeps its replicas if no template sets them.
+func (a *Answer) addNotes(live *unstructured.Unstructured, child *gridchild.Child) {
 	if replicas, ok, _ := unstructured.NestedInt64(live.Object, "spec", "replicas"); ok && !child.SetsReplicas() {
 		_ = unstructured.SetNestedField(a.Merged.Object, replicas, "spec", "replicas") // it has a spec
 		if slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {

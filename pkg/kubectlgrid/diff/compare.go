@@ -203,5 +203,5 @@ func (c *comparison) add(ctx context.Context, site, template string, child *grid
 	if a.Refused != "" {
 		return nil
 	}
-	return a.try(ctx, c.API, child)
+	return a.tryApply(ctx, c.API, child)
 }

@@ -120,8 +120,8 @@ func (p Program) status() string {
 	}
 }
 
-// Answers requests a URL of the program's own listener, and fails if the answer is not 200.
-func Answers(ctx context.Context, url string) error {
+// CheckAnswer requests a URL of the program's own listener, and fails if the answer is not 200.
+func CheckAnswer(ctx context.Context, url string) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		// The program asks itself, so nothing depends on whether others trust its certificate.

@@ -139,18 +139,18 @@ func TestAnswers(t *testing.T) {
 	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
 	defer plain.Close()
 	defer secure.Close()
-	if err := Answers(t.Context(), plain.URL+"/livez"); err != nil {
+	if err := CheckAnswer(t.Context(), plain.URL+"/livez"); err != nil {
 		t.Error(err)
 	}
-	if err := Answers(t.Context(), secure.URL+"/livez"); err != nil {
+	if err := CheckAnswer(t.Context(), secure.URL+"/livez"); err != nil {
 		t.Error(err)
 	}
-	if err := Answers(t.Context(), plain.URL+"/other"); err == nil ||
+	if err := CheckAnswer(t.Context(), plain.URL+"/other"); err == nil ||
 		!strings.Contains(err.Error(), "418") {
 		t.Errorf("of a refusal: %v", err)
 	}
 	plain.Close()
-	if err := Answers(t.Context(), plain.URL+"/livez"); err == nil {
+	if err := CheckAnswer(t.Context(), plain.URL+"/livez"); err == nil {
 		t.Error("nothing listens, but there is an answer")
 	}
 }

@@ -90,13 +90,13 @@ func New(options Options) *Facts {
 	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints}
 	f.emptyIndexes()
 	f.inputs = map[string]*Input{
-		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},
-		InputNode:                {f: f, name: InputNode, kept: &f.node},
-		InputNamespaces:          {f: f, name: InputNamespaces, kept: &f.namespaces},
-		InputServices:            {f: f, name: InputServices, kept: &f.services},
-		InputEndpointSlices:      {f: f, name: InputEndpointSlices, kept: &f.slices},
-		InputEndpoints:           {f: f, name: InputEndpoints, kept: &f.legacy},
-		InputKubernetesEndpoints: {f: f, name: InputKubernetesEndpoints, kept: &f.kubernetes},
+		InputNodes:               {f: f, name: InputNodes, store: &f.nodes},
+		InputNode:                {f: f, name: InputNode, store: &f.node},
+		InputNamespaces:          {f: f, name: InputNamespaces, store: &f.namespaces},
+		InputServices:            {f: f, name: InputServices, store: &f.services},
+		InputEndpointSlices:      {f: f, name: InputEndpointSlices, store: &f.slices},
+		InputEndpoints:           {f: f, name: InputEndpoints, store: &f.legacy},
+		InputKubernetesEndpoints: {f: f, name: InputKubernetesEndpoints, store: &f.kubernetes},
 	}
 	return f
 }
@@ -159,8 +159,8 @@ func (f *Facts) complete(c *collection) bool {
 
 // State returns whether a resource can be shown.
 func (in Reader) State(r *served.Resource) served.State {
-	store := in.kept(r)
-	absent, ready := store.is()
+	store := in.store(r)
+	absent, ready := store.state()
 	if c, lists := store.(*collection); lists {
 		ready = in.f.complete(c)
 	}

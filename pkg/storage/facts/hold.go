@@ -97,8 +97,8 @@ func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Ke
 // restoring reports whether the facts are those of a State.
 func (h *hold) restoring() bool { return h.state != nil }
 
-// of returns the collected changes of an input whose changes are held back.
-func (h *hold) of(in *Input) *pending {
+// pendingOf returns the collected changes of an input whose changes are held back.
+func (h *hold) pendingOf(in *Input) *pending {
 	p := h.pending[in.name]
 	if p == nil {
 		p = &pending{in: in, objects: make(map[types.NamespacedName]*wire.Object)}
@@ -115,7 +115,7 @@ func (f *Facts) Restore(state *State) {
 		f.notes = state.Notes
 		for _, name := range inputOrder {
 			if section := state.section(name); section.Input != "" {
-				replace(f.inputs[name].kept, section.Objects)
+				replace(f.inputs[name].store, section.Objects)
 			}
 		}
 		// The State may come from a process without this input. Then nothing is rewritten.
@@ -130,8 +130,8 @@ func (f *Facts) Restored() *State {
 	return f.hold.state
 }
 
-// RestoredState returns what Restored returns.
-func (in Reader) RestoredState() *State { return in.f.hold.state }
+// Restored returns what Facts.Restored returns.
+func (in Reader) Restored() *State { return in.f.hold.state }
 
 // Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {
@@ -192,16 +192,16 @@ func (f *Facts) release() {
 		switch {
 		case p == nil:
 		case p.absent:
-			in.kept.noteAbsent()
+			in.store.noteAbsent()
 		case p.synced:
 			maps.DeleteFunc(p.objects, func(_ types.NamespacedName, o *wire.Object) bool { return o == nil })
-			replace(in.kept, slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
+			replace(in.store, slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
 		default:
 			for name, o := range p.objects {
 				if o == nil {
-					in.kept.remove(name)
+					in.store.remove(name)
 				} else {
-					in.kept.apply(o)
+					in.store.apply(o)
 				}
 			}
 		}

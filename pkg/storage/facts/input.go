@@ -47,24 +47,24 @@ type target interface {
 	noteAbsent()
 }
 
-// kept is the store of one input.
-type kept interface {
+// store is the store of one input.
+type store interface {
 	target
 
 	// upstream returns an object, as far as it is kept; nil if it is not known.
 	upstream(types.NamespacedName) *wire.Object
 	// reset is called if the resource is no longer followed.
 	reset()
-	is() (absent, synced bool)
+	state() (absent, synced bool)
 }
 
 // completion is whether the state of a target is complete (synced), or not served by the upstream (absent).
 type completion struct{ synced, absent bool }
 
-func (c *completion) setSynced()                { c.synced, c.absent = true, false }
-func (c *completion) noteAbsent()               { c.absent = !c.synced }
-func (c *completion) reset()                    { c.synced, c.absent = false, false }
-func (c *completion) is() (absent, synced bool) { return c.absent, c.synced }
+func (c *completion) setSynced()                   { c.synced, c.absent = true, false }
+func (c *completion) noteAbsent()                  { c.absent = !c.synced }
+func (c *completion) reset()                       { c.synced, c.absent = false, false }
+func (c *completion) state() (absent, synced bool) { return c.absent, c.synced }
 
 // InputOf returns the name of the input of a served resource.
 func InputOf(r *served.Resource) string {
@@ -74,21 +74,21 @@ func InputOf(r *served.Resource) string {
 	return r.Resource
 }
 
-func (in Reader) kept(r *served.Resource) kept { return in.f.inputs[InputOf(r)].kept }
+func (in Reader) store(r *served.Resource) store { return in.f.inputs[InputOf(r)].store }
 
 // Upstream returns the upstream's object of a served resource; nil if it is not known.
 func (in Reader) Upstream(r *served.Resource, name types.NamespacedName) *wire.Object {
-	return in.kept(r).upstream(name)
+	return in.store(r).upstream(name)
 }
 
 // Names returns the names of all objects of a served resource, in no order.
-func (in Reader) Names(r *served.Resource) []types.NamespacedName { return in.kept(r).names() }
+func (in Reader) Names(r *served.Resource) []types.NamespacedName { return in.store(r).names() }
 
 // Input takes the upstream's state of one kind of object. It is the Sink of a follow.Source.
 type Input struct {
-	f    *Facts
-	name string
-	kept kept
+	f     *Facts
+	name  string
+	store store
 	// arriving is the version of the input after the next change, and version that after the last one. progress is
 	// version, or that of a later bookmark. The lock of the facts guards them.
 	arriving, version, progress uint64
@@ -121,7 +121,7 @@ func (in *Input) change(step func()) {
 
 // same returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
 func (in *Input) same(o *wire.Object) *wire.Object {
-	if known := in.kept.upstream(o.Key()); known != nil && known.Equal(o) {
+	if known := in.store.upstream(o.Key()); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
 	}
 	return o
@@ -130,9 +130,9 @@ func (in *Input) same(o *wire.Object) *wire.Object {
 // target returns what takes the changes of the input now.
 func (in *Input) target() target {
 	if in.f.hold.pending == nil {
-		return in.kept
+		return in.store
 	}
-	return in.f.hold.of(in)
+	return in.f.hold.pendingOf(in)
 }
 
 // Apply adds or replaces an object.
@@ -174,9 +174,9 @@ func (in *Input) SetAbsent() {
 	in.f.update(func() {
 		switch {
 		case !in.f.hold.restoring():
-			in.kept.noteAbsent()
+			in.store.noteAbsent()
 		case in.isOptional():
-			in.f.hold.of(in).noteAbsent()
+			in.f.hold.pendingOf(in).noteAbsent()
 			in.f.releaseIfComplete()
 		}
 	})
@@ -198,7 +198,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(len(in.kept.names()), len(in.f.hold.state.section(in.name).Objects))
+	return max(len(in.store.names()), len(in.f.hold.state.section(in.name).Objects))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -214,10 +214,10 @@ func (f *Facts) Forget(r *served.Resource) {
 }
 
 func (in *Input) forget() {
-	for _, name := range in.kept.names() {
-		in.kept.remove(name)
+	for _, name := range in.store.names() {
+		in.store.remove(name)
 	}
-	in.kept.reset()
+	in.store.reset()
 }
 
 // plainObjects stores objects that are served unchanged.

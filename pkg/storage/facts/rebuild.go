@@ -32,7 +32,7 @@ func (f *Facts) panics(run func()) (broken bool) {
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
 	f.shareMark = nil // the next share is a complete one
-	indexes := []kept{&f.nodes, &f.services, &f.slices, &f.legacy}
+	indexes := []store{&f.nodes, &f.services, &f.slices, &f.legacy}
 	var stored [4][]*wire.Object
 	for i, index := range indexes {
 		for _, name := range index.names() {

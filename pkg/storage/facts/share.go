@@ -51,10 +51,10 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 		for _, name := range shareInputs {
 			if !f.hold.restoring() {
 				delete(f.hold.pending, name)
-				step.apply(name, f.inputs[name].kept)
+				step.apply(name, f.inputs[name].store)
 				continue
 			}
-			held := f.hold.of(f.inputs[name])
+			held := f.hold.pendingOf(f.inputs[name])
 			if !held.synced {
 				replace(held, f.hold.state.section(name).Objects)
 			}

@@ -132,7 +132,7 @@ func (q *question) answer(service types.NamespacedName) error {
 	default:
 		q.addNote("there is no node %q in the cluster, so it belongs to no site", q.own)
 	}
-	if restored := q.facts.RestoredState(); restored != nil {
+	if restored := q.facts.Restored(); restored != nil {
 		q.addNote("the upstream has not been followed since the start: this is a snapshot of %s, without what belongs "+
 			"to other sites", timeOf(restored.AsOf))
 	}

@@ -90,7 +90,7 @@ func (v reading) publish(
 			all = append(all, v.prune(o))
 		}
 	}
-	restored := v.facts.RestoredState()
+	restored := v.facts.Restored()
 	v.rememberShown(restored)
 	v.history.Update(received, func(u *history.Update) {
 		for _, s := range all {

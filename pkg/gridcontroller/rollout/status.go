@@ -11,13 +11,13 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// say sets the phase, the wave and the message of the status.
-func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
+// setPhase sets the phase, the wave and the message of the status.
+func (p *planner) setPhase(phase v1.RolloutPhase, wave int, message string) {
 	p.status.Phase, p.status.Wave, p.status.Message = phase, p.specs[min(wave, len(p.waves)-1)].Name, message
 }
 
-// tell fills in the status: its sets and its counts.
-func (p *planner) tell() {
+// setStatus fills in the status: its sets and its counts.
+func (p *planner) setStatus() {
 	s := p.status
 	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
 	s.ProvenSites, s.AcceptedSites = p.kept(p.proofs), p.accepted.list()

@@ -12,8 +12,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// tell records events for what has changed since the last pass.
-func (p *report) tell() {
+// recordEvents records events for what has changed since the last pass.
+func (p *report) recordEvents() {
 	m := p.memory
 	event := func(kind, reason, action, format string, args ...any) {
 		p.recorder.Eventf(p.grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
@@ -30,7 +30,7 @@ func (p *report) tell() {
 			if halted(status) {
 				kind, reason = corev1.EventTypeWarning, v1.ReasonRolloutHalted
 			}
-			event(kind, reason, "Rollout", "%s", p.describe())
+			event(kind, reason, "Rollout", "%s", p.describeRollout())
 		}
 	}
 	kind, grace := p.Child.Kind, p.removal().grace
@@ -55,9 +55,9 @@ func (p *report) tell() {
 	}
 	switch {
 	case p.held != nil:
-		p.tellGrid(p.grid, m, p.held)
+		p.recordGridEvent(p.grid, m, p.held)
 	case len(p.states) == 0:
-		p.tellGrid(p.grid, m, gridchild.Errorf(v1.ReasonNoSites,
+		p.recordGridEvent(p.grid, m, gridchild.Errorf(v1.ReasonNoSites,
 			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))
 	default:
 		m.told = gridchild.Error{}
@@ -66,7 +66,7 @@ func (p *report) tell() {
 	fresh := map[gridchild.Error][]string{}
 	for site, state := range p.states {
 		if state.Phase != v1.SiteFailed && state.Phase != v1.SiteStalled {
-			p.memory.of(site).told = gridchild.Error{}
+			p.memory.ofSite(site).told = gridchild.Error{}
 			continue
 		}
 		prefix := p.owner.Name + "-"
@@ -74,7 +74,7 @@ func (p *report) tell() {
 			Reason:  state.Reason,
 			Message: strings.ReplaceAll(state.Message, prefix+site, prefix+"<site>"),
 		}
-		if told := &p.memory.of(site).told; *told != failure {
+		if told := &p.memory.ofSite(site).told; *told != failure {
 			*told = failure
 			fresh[failure] = append(fresh[failure], site)
 		}
@@ -89,8 +89,8 @@ func (p *report) tell() {
 	}
 }
 
-// tellGrid records an event about the grid as a whole, once.
-func (s *shared) tellGrid(grid client.Object, m *gridMemory, err error) {
+// recordGridEvent records an event about the grid as a whole, once.
+func (s *shared) recordGridEvent(grid client.Object, m *gridMemory, err error) {
 	if told := gridchild.Tellable(err); m.told != told {
 		m.told = told
 		s.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)

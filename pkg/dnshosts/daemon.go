@@ -242,7 +242,7 @@ func (d *Daemon) loop(ctx context.Context) {
 		case <-whole.C:
 		case <-retry.C:
 		}
-		if wait := d.sync(); wait > 0 {
+		if wait := d.sync(ctx); wait > 0 {
 			retry.Reset(wait)
 		}
 	}
@@ -255,7 +255,7 @@ func (d *Daemon) update(change func(*status)) {
 }
 
 // sync writes the known state to the file. It returns after what time to try again; 0 if that is not necessary.
-func (d *Daemon) sync() time.Duration {
+func (d *Daemon) sync(ctx context.Context) time.Duration {
 	if wait := time.Until(d.status.retryAt); wait > 0 { // nothing else changes the status
 		return wait
 	}
@@ -280,13 +280,17 @@ func (d *Daemon) sync() time.Duration {
 	view := View{NodeLabels: labels, Slices: slices, Services: services}
 	lines := view.Records(d.config.Domain)
 	restored := nodeRestored || servicesRestored || slicesRestored
-	if restored {
-		block, err := d.file.Load()
-		if err != nil {
-			return d.fail(err)
-		}
-		if block != nil { // else these lines are better than none
-			lines = view.update(block, lines)
+	block, err := d.file.Load()
+	if err != nil {
+		return d.fail(err)
+	}
+	switch {
+	case restored && block != nil: // else these lines are better than none
+		lines = view.update(block, lines)
+	case len(lines) == 0 && len(block) > 0:
+		// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
+		if err := d.witness(ctx); err != nil {
+			return d.fail(fmt.Errorf("not removing all names: %w", err))
 		}
 	}
 	replaced, err := d.file.Write(lines)

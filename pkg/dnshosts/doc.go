@@ -43,8 +43,8 @@
 //   - a list or watch that fails changes nothing: only a complete list replaces the known state, and /readyz reports
 //     how old that is;
 //   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows
-//     this node: a cache that lost its data does not. This cannot delay the true state forever: the node will register,
-//     and events of a watch are always accepted.
+//     this node: a cache that lost its data does not. The same goes for the removal of all names: a wrapper whose node
+//     was deleted shows no endpoints. This cannot delay the true state forever: the node will register.
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid
 // was deleted. Revisions do not help, because some proxies leave them out, and a restored etcd sets them back. The

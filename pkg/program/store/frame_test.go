@@ -1,0 +1,99 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestFrames: a transaction has frames of about frameSize, of which a reader takes only whole ones.
+func TestFrames(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{1})
+	entries := map[string][]byte{}
+	for i := range 100 {
+		value := make([]byte, 20<<10) // 12 of them fit into a frame
+		_, _ = random.Read(value)     // it never fails
+		entries[fmt.Sprint(i)] = value
+	}
+	var writer chain
+	var file bytes.Buffer
+	file.Write(writer.begin())
+	begin := writer
+	none := func(int64) []byte { return nil }
+	if err := writer.write(&file, maps.All(entries), none); err != nil {
+		t.Fatal(err)
+	}
+	content := file.Bytes()[begin.offset:]
+	reader, rest, frames := begin, bytes.NewReader(content), 0
+	for rest.Len() > 0 {
+		short, at := reader, reader.offset-begin.offset
+		if _, _, err := short.readFrame(bytes.NewReader(content[at:]), frameHead); !errors.Is(err, errEnd) {
+			t.Errorf("frame %d of a file without its body: %v", frames, err)
+		}
+		before := rest.Len()
+		body, _, err := reader.readFrame(rest, int64(rest.Len()))
+		if err != nil {
+			t.Fatalf("frame %d: %v", frames, err)
+		}
+		if len(body) > frameSize || rest.Len() > 0 && len(body) < 12*(20<<10) {
+			t.Errorf("frame %d has %d bytes of entries", frames, len(body))
+		}
+		cut := begin
+		cut.offset, cut.sum = 0, short.sum
+		whole := content[len(content)-before : len(content)-rest.Len()]
+		if _, _, err := cut.readFrame(bytes.NewReader(whole), int64(len(whole))-1); !errors.Is(err, errEnd) {
+			t.Errorf("frame %d in a file that is a byte too short: %v", frames, err)
+		}
+		frames++
+	}
+	if frames != 9 { // 8 of 12 values, and one of 4
+		t.Errorf("there are %d frames", frames)
+	}
+}
+
+// TestEntryWithoutItsValue is damage, and does not remove the key.
+func TestEntryWithoutItsValue(t *testing.T) {
+	var writer chain
+	begin := writer
+	entry := appendEntry(nil, "key", []byte("value"))
+	frame, err := writer.frame(entry[:len("key")+1], flagEnd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := begin.read(bufio.NewReader(bytes.NewReader(frame)), int64(len(frame))); !errors.Is(err, errEnd) {
+		t.Errorf("read %v, %v", all, err)
+	}
+}
+
+// TestBudgetPaysWhatIsOwed with half of what comes in, and with all of it that a full budget does not need.
+func TestBudgetPaysWhatIsOwed(t *testing.T) {
+	const hourly = 3600
+	start := time.Unix(1e9, 0)
+	for _, test := range []struct {
+		left, owed         int64
+		after              time.Duration
+		wantLeft, wantOwed int64
+	}{
+		{left: 0, owed: 10000, after: 100 * time.Second, wantLeft: 50, wantOwed: 9950},
+		{left: 0, owed: 20, after: 100 * time.Second, wantLeft: 80, wantOwed: 0},
+		{left: hourly, owed: 10000, after: 100 * time.Second, wantLeft: hourly, wantOwed: 9900},
+		{left: hourly - 20, owed: 10000, after: 100 * time.Second, wantLeft: hourly, wantOwed: 9920},
+		{left: -500, owed: 0, after: 100 * time.Second, wantLeft: -400},
+		{left: 100, owed: 100, after: -time.Hour, wantLeft: 100, wantOwed: 100},
+	} {
+		b := budget{hourly: hourly, left: test.left, owed: test.owed, at: start}
+		b.fill(start.Add(test.after))
+		if b.left != test.wantLeft || b.owed != test.wantOwed {
+			t.Errorf("%+v: left %d, owed %d", test, b.left, b.owed)
+		}
+	}
+	k, _ := keep(t, t.TempDir(), nil)
+	if k.budget.left = 0; k.Due() {
+		t.Error("a commit is due without any budget")
+	}
+}

@@ -130,8 +130,8 @@ type truth struct {
 	last bool
 }
 
-// broken reports whether a node does not keep Services to its site, or gets no changes of them. Of a silent node the API
-// server shows how its programs are set up, and not how they are.
+// broken reports whether a node does not keep Services to its site, or gets no changes of them. Of a silent node the
+// API server shows how its programs are set up, and not how they are.
 func (m *machine) broken() bool { return m.past || m.frozen && (!m.unready || !m.cut) || m.as != "" }
 
 // unseen reports whether the node itself starts its programs, so that the API server does not show whom they ask.

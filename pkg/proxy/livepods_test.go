@@ -24,7 +24,9 @@ func (address onePod) Pods(context.Context) ([]cri.Pod, error) {
 	}}, nil
 }
 
-func (onePod) Close() {}
+func (onePod) Socket() string { return "socket" }
+func (onePod) Named() bool    { return true }
+func (onePod) Close()         {}
 
 // TestLivePods: from the container runtime to what clients see, and what /readyz, the metrics, explain and the log say
 // of it: while the upstream is there, while a snapshot is served, and when the upstream is back.

@@ -125,9 +125,10 @@ func (o *options) siteFlags() {
 		"and gives it to them when they start while the upstream is away. Every process that can reach the wrapper "+
 		"can read it then.")
 	f.StringVar(&o.cri, "cri", criOff,
-		"Address of the kubelet's container runtime (unix:///run/containerd/containerd.sock). While the upstream is "+
-			"away, the wrapper shows those pods of this node that have changed as the runtime has them. A process "+
-			"that may connect to that socket is root on the node. off: the wrapper does not ask the runtime.")
+		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
+			"usual one. While the upstream is away, the wrapper shows those pods of this node that have changed as "+
+			"the runtime has them. A process that may connect to that socket is root on the node. off: the wrapper "+
+			"does not ask the runtime.")
 	f.DurationVar(&o.proxy.ReturnGrace, "return-grace", livepods.DefaultReturnGrace,
 		"Time after an outage of 10 s or more for which pods that the upstream knew before may be shown as their "+
 			"nodes have them. For a pod it ends earlier, but not within 30 s, when the upstream reports the same.")

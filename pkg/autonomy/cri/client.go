@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"path"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -24,28 +23,26 @@ const (
 // ErrNoPods means that the runtime knows no pods, not even ended ones. It is probably not the kubelet's runtime.
 var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
 
-// scheme begins the address of a socket.
-const scheme = "unix://"
-
 // Client asks a container runtime. Only one goroutine at a time may call its methods.
 type Client struct {
-	socket     string
-	kubelet    kubelet
-	connection *connection // nil while none is open
+	sockets []string
+	kubelet kubelet
+	// connection goes to the socket connected; nil while none is open. socket is the one that answered last.
+	connection        *connection
+	connected, socket string
 	// networks has the addresses of the sandboxes that were listed last, by id; none for the node's network.
 	networks map[string][]netip.Addr
 }
 
-// New makes a Client for the address of a socket, unix:///PATH. It does not connect. It returns an error for an invalid
+// New makes a Client for an address, unix:///PATH or Auto. It does not connect. It returns an error for an invalid
 // address.
 func New(address string) (*Client, error) {
-	socket, found := strings.CutPrefix(address, scheme)
-	if !found || !path.IsAbs(socket) {
-		return nil, fmt.Errorf("%q is not the address of a socket, such as %s/run/containerd/containerd.sock", address,
-			scheme)
+	sockets, err := paths(address)
+	if err != nil {
+		return nil, err
 	}
 	return &Client{
-		socket: socket, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)},
+		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)},
 		networks: make(map[string][]netip.Addr),
 	}, nil
 }
@@ -63,15 +60,58 @@ func (c *Client) disconnect() {
 	}
 }
 
+// Socket returns the path of the socket that has answered the last question.
+func (c *Client) Socket() string { return c.socket }
+
+// Named reports whether the address named the socket. With Auto it may be that of a runtime that is not the kubelet's.
+func (c *Client) Named() bool { return len(c.sockets) == 1 }
+
 // Pods returns the pods that the runtime runs, with the kubelet's reports on them if it gives any. It returns an error
 // if the runtime does not answer all questions before ctx is done. The addresses that it has given are kept for the
 // next call.
+//
+// Of several sockets the one that answered last is asked first. If its runtime runs no pods, the next one is asked: the
+// first may be Docker's, and the kubelet may use another. If none runs pods, the first one without an error is used.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
 	}
-	if c.connection == nil {
-		c.connection = connect(c.socket)
+	sockets := existing(c.sockets)
+	if len(sockets) == 0 {
+		return nil, errNoSocket
+	}
+	if i := slices.Index(sockets, c.socket); i > 0 {
+		sockets = slices.Concat(sockets[i:i+1], sockets[:i], sockets[i+1:])
+	}
+	var failed error
+	empty := ""
+	for _, socket := range sockets {
+		pods, err := c.askAt(ctx, socket)
+		switch {
+		case err != nil:
+			if failed == nil || errors.Is(failed, ErrNoPods) {
+				failed = err // a runtime's failure is more important than another's lack of pods
+			}
+			continue
+		case len(pods) == 0 && len(sockets) > 1:
+			if empty == "" {
+				empty = socket
+			}
+			continue
+		}
+		return pods, nil
+	}
+	if empty != "" {
+		return c.askAt(ctx, empty)
+	}
+	return nil, failed
+}
+
+// askAt asks the runtime at a socket.
+func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
+	if c.connection == nil || c.connected != socket {
+		c.disconnect()
+		c.connection, c.connected = connect(socket), socket
 	}
 	pods, err := c.ask(ctx)
 	if err != nil {
@@ -81,6 +121,7 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	for i := range pods {
 		pods[i].Kubelet, pods[i].Needed = c.kubelet.says(pods[i])
 	}
+	c.socket = socket
 	return pods, nil
 }
 

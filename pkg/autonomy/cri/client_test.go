@@ -462,9 +462,40 @@ func TestRestarted(t *testing.T) {
 // TestAddresses: which are taken.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	for _, address := range []string{"", "/run/x.sock", "unix://", "unix://run/x.sock", "tcp://127.0.0.1:1", "auto"} {
+	for _, address := range []string{"", "/run/x.sock", "unix://", "unix://run/x.sock", "tcp://127.0.0.1:1", "off"} {
 		if _, err := New(address); err == nil || !strings.Contains(err.Error(), "unix:///run/containerd") {
 			t.Errorf("%q: %v", address, err)
 		}
 	}
+	if _, err := New(Auto); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSeveralSockets: of several runtimes the one that runs pods is the kubelet's.
+func TestSeveralSockets(t *testing.T) {
+	t.Parallel()
+	c := client(t, socketIn(t))
+	dir := filepath.Dir(c.sockets[0])
+	c.sockets = []string{filepath.Join(dir, "absent"), filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	expect := func(what, want, socket string, wantErr error) {
+		t.Helper()
+		pods, err := c.Pods(t.Context())
+		if describe(pods) != want || !errors.Is(err, wantErr) || err == nil && filepath.Base(c.Socket()) != socket {
+			t.Errorf("%s: %q from %s, %v", what, describe(pods), c.Socket(), err)
+		}
+	}
+	expect("no socket", "", "", errNoSocket)
+	dockers, kubelets := newRuntime(), newRuntime()
+	dockers.serve(t, c.sockets[1])
+	expect("Docker's has no pods", "", "", ErrNoPods)
+	ended := kubelets.pod("a", "10.0.0.1", 0, notReady)
+	kubelets.serve(t, c.sockets[2])
+	expect("the kubelet's has pods that have ended", "", "b", nil)
+	dockers.pod("old", "10.0.0.9", 0, notReady)
+	expect("Docker's had pods once", "", "b", nil)
+	kubelets.change(func() { ended.State = ready })
+	expect("the kubelet's runs a pod", "a=10.0.0.1!", "b", nil)
+	dockers.pod("other", "10.0.0.8", 0, ready)
+	expect("Docker's runs a pod too", "a=10.0.0.1!", "b", nil)
 }

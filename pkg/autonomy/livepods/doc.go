@@ -21,7 +21,7 @@
 //     pod was ready stops, the pod is suspected. A container that was first seen when the pod was ready already is
 //     ignored.
 //   - After a reboot a pod is down until the runtime lists it. Otherwise a pod that the runtime does not list is down
-//     only if it lists another one that endpoints name.
+//     only if the notes were taken from the same runtime.
 //   - When the runtime has not answered for 30 s, the pods of its last answer are suspected.
 //
 // Where the kubelet itself reports which pods are ready, its report decides. While the API server calls the node not

@@ -57,6 +57,10 @@ const (
 type Runtime interface {
 	// Pods returns all pods that the runtime runs.
 	Pods(ctx context.Context) ([]cri.Pod, error)
+	// Socket names the runtime that has answered last.
+	Socket() string
+	// Named reports whether a person has named the socket, so that its runtime is the kubelet's.
+	Named() bool
 	// Close closes the connection. Pods opens it again.
 	Close()
 }
@@ -168,8 +172,8 @@ type Keeper struct {
 	// heartbeat is the kubelet's last report, and beat when it arrived; zero if none has since this process started.
 	heartbeat string
 	beat      time.Time
-	// boot is the boot in which the notes were last true of the pods.
-	boot string
+	// boot is the boot in which the notes were last true of the pods, noted is the socket of their runtime.
+	boot, noted string
 	// pods is the runtime's last answer, as of asOf; nil before the first. asked is when it was asked last, begun when
 	// this process began.
 	pods               map[facts.PodKey]cri.Pod
@@ -259,8 +263,9 @@ func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
 
 // stored is what is in the snapshot.
 type stored struct {
-	Boot string      `json:"boot,omitempty"`
-	Pods []storedPod `json:"pods"`
+	Boot   string      `json:"boot,omitempty"`
+	Socket string      `json:"socket,omitempty"`
+	Pods   []storedPod `json:"pods"`
 }
 
 type storedPod struct {
@@ -280,7 +285,7 @@ func (k *Keeper) restore() {
 	if err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes); err != nil {
 		return
 	}
-	if k.config.Runtime != nil { // without one no pod would be seen to run after a reboot
+	if k.noted = notes.Socket; k.config.Runtime != nil { // without one no pod would be seen to run after a reboot
 		k.boot = notes.Boot
 	}
 	for _, n := range notes.Pods {
@@ -466,9 +471,9 @@ func (k *Keeper) takeWords(fresh bool) {
 			_, runs := k.pods[key]
 			return !runs && gone[key] != nil
 		})
-		k.boot = k.config.Boot
+		k.boot, k.noted = k.config.Boot, k.config.Runtime.Socket()
 	}
-	notes := stored{Boot: k.boot, Pods: make([]storedPod, 0, len(k.records))}
+	notes := stored{Boot: k.boot, Socket: k.noted, Pods: make([]storedPod, 0, len(k.records))}
 	for key, r := range k.records {
 		notes.Pods = append(notes.Pods, storedPod{key, r.Note, r.heard})
 	}
@@ -613,9 +618,10 @@ func (k *Keeper) isKubelets() bool {
 func (k *Keeper) rebooted() bool { return k.boot != k.config.Boot }
 
 // knowsAbsent reports whether pods that the runtime has not listed are known not to run. They are not if it has not
-// answered since the process began, or if it may not be the kubelet's. After a reboot no pod runs until it is seen.
+// answered since the process began, or if it may not be the runtime that ran the kubelet's pods. After a reboot no pod
+// runs until it is seen.
 func (k *Keeper) knowsAbsent() bool {
-	return k.rebooted() || k.pods != nil && k.isKubelets()
+	return k.rebooted() || k.pods != nil && (k.config.Runtime.Named() || k.noted == k.config.Runtime.Socket())
 }
 
 // give judges the pods of the runtime's last answer, however old, and passes them to the facts and to the neighbours.

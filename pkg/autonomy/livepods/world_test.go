@@ -185,9 +185,9 @@ type machine struct {
 	says bool
 	// hangs is until when the runtime does not answer.
 	hangs seconds
-	// unasked says that the wrapper runs without --cri, and blank that it has asked the runtime for so short a time
-	// that it knows only what the API said and what runs now.
-	unasked, blank bool
+	// unasked says that the wrapper runs without --cri, named that a person has named the socket, and blank that it has
+	// asked the runtime for so short a time that it knows only what the API said and what runs now.
+	unasked, named, blank bool
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	exact    map[string]map[string]string     // by Service, all pods with their addresses and conditions
@@ -660,7 +660,7 @@ func (m *machine) start() {
 		NodeName: m.name, KeepKubernetesEndpoint: true, Clock: w.clock, After: m.revision,
 	})
 	m.synced, m.shared, m.content, m.revision = false, nil, 0, 0
-	m.blank = m.blank || m.unasked || m.snapshot == nil
+	m.named, m.blank = w.r.IntN(3) == 0, m.blank || m.unasked || m.snapshot == nil
 	if m.blank {
 		for _, p := range m.all() {
 			p.debugged = p.debugged || p.isDebugged()
@@ -712,7 +712,7 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		return nil, context.DeadlineExceeded
 	}
 	m.answered = m.w.now
-	if m.w.now < m.stranger {
+	if m.w.now < m.stranger && !m.named {
 		return []cri.Pod{{Namespace: "other", Name: "other", UID: "other", Sandbox: "other"}}, nil
 	}
 	if m.wipes && !slices.ContainsFunc(m.all(), func(p *pod) bool { return p.sandbox != "" }) {
@@ -749,6 +749,17 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 	}
 	return pods, nil
 }
+
+// Socket implements Runtime.
+func (m *machine) Socket() string {
+	if m.w.now < m.stranger && !m.named {
+		return "other"
+	}
+	return "socket"
+}
+
+// Named implements Runtime.
+func (m *machine) Named() bool { return m.named }
 
 // Close implements Runtime.
 func (m *machine) Close() {}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -26,7 +26,7 @@ import (
 func TestMemoryOfAList(t *testing.T) {
 	const count, annotation = 480, 64 << 10
 	const size = count * annotation
-	before, peak := liveHeap(), int64(0)
+	before, peak := liveheap.Size(), 0
 	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "true" {
 			<-r.Context().Done()
@@ -34,7 +34,7 @@ func TestMemoryOfAList(t *testing.T) {
 		}
 		writeServices(w, count, annotation, func(sent int) {
 			if sent%(count/8) == 0 { // the client has read all but what the system buffers
-				peak = max(peak, liveHeap())
+				peak = max(peak, liveheap.Size())
 			}
 		})
 	}))
@@ -71,14 +71,6 @@ func TestMemoryOfAList(t *testing.T) {
 	if peak == 0 || peak-before > size/2 {
 		t.Errorf("of a list of %d MiB %d MiB are in memory", size>>20, (peak-before)>>20)
 	}
-}
-
-// liveHeap is the size of the objects on the heap that are in use.
-func liveHeap() int64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc)
 }
 
 // TestPodsThatNameTooMuch: a pod that names thousands of objects, and one whose objects are large, are not kept, and
@@ -197,14 +189,14 @@ func writeServices(w http.ResponseWriter, count, annotation int, sent func(count
 func TestMemoryOfUnsavedObjects(t *testing.T) {
 	const count, size = 16, 1 << 20
 	s := newStore("node0")
-	before := liveHeap()
+	before := liveheap.Size()
 	for i := range count {
 		in := named(configMaps, "shop", fmt.Sprint(i))
 		sink{s, in}.At("5", func() {
 			sink{s, in}.Apply(&wire.Object{Namespace: "shop", Name: fmt.Sprint(i), Body: make([]byte, size)})
 		})
 	}
-	if taken := liveHeap() - before; taken > count*size*3/2 {
+	if taken := liveheap.Size() - before; taken > count*size*3/2 {
 		t.Errorf("%d MiB are taken by %d MiB of objects", taken>>20, count*size>>20)
 	}
 	if unsaved, _ := s.unsavedChanges(); unsaved < count {

@@ -5,12 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
@@ -76,13 +76,6 @@ func (m *measured) processor() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-func liveHeap() float64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return float64(stats.HeapAlloc)
-}
-
 // TestSizes measures what the exchange costs in sites of 2, 10 and 100 nodes with 30 pods each
 // (docs/compatibility.md), and bounds it.
 func TestSizes(t *testing.T) {
@@ -110,12 +103,12 @@ func (m *measured) measure() {
 	}
 	time.Sleep(10 * time.Minute)
 	followed, followedCPU := m.perNode(time.Hour)
-	before, sent := liveHeap(), m.bytes.Load()
+	before, sent := liveheap.Size(), m.bytes.Load()
 	sendAway(m.nodes)
 	known := m.until("all words are known", func(_ int, n *node) bool { return len(n.Words()) == count-1 })
 	sent = (m.bytes.Load() - sent) / int64(count)
 	away, awayCPU := m.perNode(time.Minute)
-	after := liveHeap()
+	after := liveheap.Size()
 	m.share(1, 9)
 	word := m.nodes[1].own
 	changed := m.until("a change is known", func(i int, n *node) bool {
@@ -125,7 +118,7 @@ func (m *measured) measure() {
 	hidden := m.until("it is silent", func(i int, n *node) bool { return i > 0 || n.hidden() == "n1" })
 	m.Logf("%d nodes: followed %.0f bytes and %s a second; away: known after %s with %d kB, then %.0f bytes and %s a "+
 		"second; a change after %s; silent after %s; %.2f MB", count, followed, followedCPU, known, sent/1000, away,
-		awayCPU, changed, hidden, (after-before)/1e6/float64(count))
+		awayCPU, changed, hidden, float64(after-before)/1e6/float64(count))
 	if followed > 1000 || away > 60*300 || known > 10*time.Second || changed > 5*time.Second ||
 		hidden > 15*time.Second {
 		m.Error("that is too much")

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 )
 
 // TestMemory: what is kept of a node and its three pods is small, however large the objects are.
@@ -28,13 +30,7 @@ func TestMemory(t *testing.T) {
 		}}},
 	}
 	c := &Cluster{documents: map[Object]*document{}, carries: map[Object]bool{}}
-	heap := func() uint64 {
-		runtime.GC()
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return stats.HeapAlloc
-	}
-	before := heap()
+	before := liveheap.Size()
 	configs := map[string]*proxyConfig{}
 	for i := range nodes {
 		node.Name = fmt.Sprintf("node-%d", i)
@@ -60,7 +56,7 @@ func TestMemory(t *testing.T) {
 			c.pods = append(c.pods, c.podOf(t.Context(), &p, containersOf(&p.Spec)[0], configs))
 		}
 	}
-	per := (heap() - before) / nodes
+	per := (liveheap.Size() - before) / nodes
 	t.Logf("%d bytes for a node with three pods, of %d", per, 4*len(large))
 	if len(c.pods) != 3*nodes || len(c.nodes) != nodes || per > limit {
 		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(c.nodes), len(c.pods),

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -273,13 +273,7 @@ func TestOldPods(t *testing.T) {
 // TestLarge measures 1,000 sites and 200 Services with an endpoint in each: what is held, and what an answer takes.
 func TestLarge(t *testing.T) {
 	const sites, of = 1000, 200
-	heap := func() uint64 {
-		runtime.GC()
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return stats.HeapAlloc
-	}
-	before := heap()
+	before := liveheap.Size()
 	f := read(t)
 	var names []string
 	for i := range sites {
@@ -302,7 +296,7 @@ func TestLarge(t *testing.T) {
 	}
 	var o Overview
 	measure("the first overview", func() { o = f.overview("") })
-	held := int64(heap()) - int64(before)
+	held := liveheap.Size() - before
 	data, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)

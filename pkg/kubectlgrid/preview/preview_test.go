@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/liveheap"
 )
 
 // largeCluster is an API server of so many nodes, Services and slices, which it makes up as they are asked for.
@@ -35,7 +35,7 @@ type largeCluster struct {
 	expire int
 	// forbidden is a path that may not be read.
 	forbidden string
-	peak      uint64
+	peak      int
 }
 
 func (c *largeCluster) start() cluster.Cluster {
@@ -116,7 +116,7 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if from > 0 && from%1000 == 0 {
-			c.peak = max(c.peak, heap())
+			c.peak = max(c.peak, liveheap.Size())
 		}
 		l := &discoveryv1.EndpointSliceList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"},
@@ -180,25 +180,18 @@ func TestReadInPages(t *testing.T) {
 	}
 }
 
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
-}
-
 // TestReadIsBounded: what is held follows the sites and the Services, not the endpoints: 3,000 slices of 100
 // endpoints, of which 84 bytes each would be too many.
 func TestReadIsBounded(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 1000, services: 500, slices: 3000, endpoints: 100}
 	api := c.start().API
-	before := heap()
+	before := liveheap.Size()
 	previewer, err := read(t, api, Query{Key: "site"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	preview := previewer.Preview()
-	held := int64(c.peak) - int64(before)
+	held := c.peak - before
 	t.Logf("%d KiB are held while 300,000 endpoints are read", held>>10)
 	if len(preview.Services) != 500 || preview.Services[0].Ready != 600 || held > 45<<20 {
 		t.Errorf("%d Services, the first with %d endpoints; %d bytes held",

@@ -500,17 +500,22 @@ func (s *Store) takePending(left int64) map[string][]byte {
 			sets[in][key] = made
 		}
 	}
+	sizes := make(map[group]int, len(sets))
+	for in, made := range sets {
+		sizes[in] = made.size()
+	}
+	smallestFirst := slices.SortedFunc(maps.Keys(sizes), func(a, b group) int {
+		return cmp.Compare(sizes[a], sizes[b])
+	})
 	size := 0
 	take := func(in group) {
 		maps.Copy(s.taken, sets[in])
-		size += sets[in].size()
+		size += sizes[in]
 		delete(sets, in)
 	}
 	takeSome := func(of urgency, largest int64) {
-		for _, in := range slices.SortedFunc(maps.Keys(sets), func(a, b group) int {
-			return cmp.Compare(sets[a].size(), sets[b].size())
-		}) {
-			if in.urgency == of && size <= commitBytes && int64(sets[in].size()) <= largest {
+		for _, in := range smallestFirst {
+			if in.urgency == of && sets[in] != nil && size <= commitBytes && int64(sizes[in]) <= largest {
 				take(in)
 			}
 		}

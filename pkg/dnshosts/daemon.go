@@ -280,17 +280,18 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 	view := View{NodeLabels: labels, Slices: slices, Services: services}
 	lines := view.Records(d.config.Domain)
 	restored := nodeRestored || servicesRestored || slicesRestored
-	block, err := d.file.Load()
-	if err != nil {
-		return d.fail(err)
-	}
-	switch {
-	case restored && block != nil: // else these lines are better than none
-		lines = view.update(block, lines)
-	case len(lines) == 0 && len(block) > 0:
-		// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
-		if err := d.witness(ctx); err != nil {
-			return d.fail(fmt.Errorf("not removing all names: %w", err))
+	if restored || len(lines) == 0 { // else they replace the block, whatever it has
+		block, err := d.file.Load()
+		switch {
+		case err != nil:
+			return d.fail(err)
+		case restored && block != nil: // else these lines are better than none
+			lines = view.update(block, lines)
+		case !restored && len(block) > 0:
+			// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
+			if err := d.witness(ctx); err != nil {
+				return d.fail(fmt.Errorf("not removing all names: %w", err))
+			}
 		}
 	}
 	replaced, err := d.file.Write(lines)

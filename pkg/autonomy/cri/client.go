@@ -185,7 +185,7 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	}
 	var addresses []netip.Addr
 	for _, text := range texts[:min(len(texts), maxAddresses)] {
-		if address, err := netip.ParseAddr(text); err == nil && !facts.IsNoPods(address) {
+		if address, err := netip.ParseAddr(text); err == nil && facts.CanBePods(address) {
 			addresses = append(addresses, address.Unmap())
 		}
 	}

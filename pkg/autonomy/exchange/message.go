@@ -111,10 +111,12 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
 			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}
+		usable := true
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
+			usable = usable && facts.CanBePods(pod.Addresses[i])
 		}
-		if slices.ContainsFunc(pod.Addresses, facts.IsNoPods) {
+		if !usable {
 			leftOut++
 			continue
 		}

@@ -49,10 +49,11 @@ type LivePod struct {
 	Why string `json:"why,omitempty"`
 }
 
-// IsNoPods reports whether no pod can have an address: Kubernetes allows no such address in endpoints.
-func IsNoPods(address netip.Addr) bool {
-	return !address.IsValid() || address.Zone() != "" || address.IsUnspecified() || address.IsLoopback() ||
-		address.IsMulticast() || address.IsLinkLocalUnicast() || address == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+// CanBePods reports whether a pod can have an address: Kubernetes allows no others in endpoints.
+func CanBePods(address netip.Addr) bool {
+	return address.IsValid() && address.Zone() == "" && !address.IsUnspecified() && !address.IsLoopback() &&
+		!address.IsMulticast() && !address.IsLinkLocalUnicast() &&
+		address != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // LivePods are the pods of one node, as the node itself reports them. They must not be changed after they were passed

@@ -56,7 +56,7 @@ type Grouping struct {
 	half map[string]bool
 }
 
-// ofNames returns the Grouping for headless Services. Their names lead to the pods of all sites, unless the CoreDNS
+// ofNames returns the Grouping for headless Services. Their names resolve to the pods of all sites, unless the CoreDNS
 // that answers asks the node's wrapper, which the API server does not show.
 func (g *Grouping) ofNames() *Grouping {
 	of := *g
@@ -86,8 +86,9 @@ func (g *Groupings) group(keys topology.Keys) *Grouping {
 	}
 	for node, labels := range g.Nodes {
 		name, _ := SiteOf(labels, site)
-		_, edge := grouping.keeping[node]
-		grouping.half[node] = !edge && sites[name]
+		if _, edge := grouping.keeping[node]; !edge && sites[name] {
+			grouping.half[node] = true
+		}
 	}
 	groups := map[string]*nodeGroup{}
 	for _, node := range slices.Sorted(maps.Keys(g.Nodes)) {

@@ -89,8 +89,8 @@ type Input struct {
 	Most int
 }
 
-// Heard is a Status.HeardTime of which a process knows for how long nobody followed the rollout since then, before the
-// process did. Leap is what Input.Leap was when it found that out, or made that status.
+// Heard is a Status.HeardTime, and what this process knows of it. Gap is for how long no controller followed the
+// rollout after that time. Leap is what Input.Leap was when the process found that out, or made that status.
 type Heard struct {
 	*metav1.Time
 	Gap, Leap time.Duration

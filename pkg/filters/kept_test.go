@@ -266,9 +266,11 @@ func TestKeptAnswersThatChangeAllTheTime(t *testing.T) {
 			kept.keep("lease", "agent", record(strconv.Itoa(i)))
 			time.Sleep(time.Second)
 		}
+		kept.mu.Lock() // Run writes at the same time
 		if len(kept.pending) == 0 || kept.store.Due() {
 			t.Errorf("2,000 answers were written, of %d bytes", kept.store.Written())
 		}
+		kept.mu.Unlock()
 		stop()
 		again, stop := running(t, kept.Dir)
 		if got := again.find("lease").body; string(got) != "1999" {

@@ -38,11 +38,11 @@ func TestLink(t *testing.T) {
 				l.ProbeOnce(t.Context())
 				l.noteAnswer(0) // it was there before
 				probes.Store(0)
-				go l.Run(t.Context()) // until the test's end
 				l.noteOutcome(t.Context(), nil, test.request)
 				if away := l.Away() != nil; away != test.away {
 					t.Errorf("at once it is away: %v", away)
 				}
+				go l.Run(t.Context()) // until the test's end; it begins with a probe
 				for range 1000 {
 					time.Sleep(time.Millisecond)
 					l.noteOutcome(t.Context(), nil, test.request)

@@ -229,6 +229,11 @@ kubeadm-programs: needs-kubeadm build cluster
 	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .
 
+# The product's images for the tests on such clusters, which can run at the same time.
+.PHONY: kubeadm-images
+kubeadm-images: kubeadm-programs
+	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
+
 $(BIN)/ctr: $(CONTAINERD_MODULE)/go.mod $(CONTAINERD_MODULE)/go.sum
 	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 
@@ -237,15 +242,13 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-programs ## Runs the pages about kubeadm on such a cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
+test-kubeadm: kubeadm-images ## Runs the pages about kubeadm on such a cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
-	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 .PHONY: test-k3s
-test-k3s: kubeadm-programs ## Runs docs/k3s.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
+test-k3s: kubeadm-images ## Runs docs/k3s.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
 	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
-	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)
 
 # The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.

@@ -75,15 +75,24 @@ const nodeKeyIndex = "spec.gridUniqKey"
 // stopLimit is how long running reconciliations may take to end. The Lease is released after that.
 const stopLimit = 10 * time.Second
 
+// newScheme makes the scheme of what the controller reads and writes.
+func newScheme() (*runtime.Scheme, error) {
+	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
+		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
+	}
+	return scheme, nil
+}
+
 // Run runs the controller until ctx ends. It returns an error if it cannot start, or must end early, for example
 // because it lost the leadership.
 func Run(ctx context.Context, c Config) error {
 	logger := klog.FromContext(ctx)
 	ctrllog.SetLogger(logger)
-	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
-		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
-	if err := kinds.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("building the scheme: %w", err)
+	scheme, err := newScheme()
+	if err != nil {
+		return err
 	}
 	mapper := restmapper.New(scheme, []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind("Node"),

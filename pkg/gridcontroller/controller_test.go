@@ -3,22 +3,17 @@ package gridcontroller
 import (
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/program/restmapper"
 )
 
 // TestSetUp: the reconcilers find the index of the cached nodes, for all namespaces and for some.
 func TestSetUp(t *testing.T) {
-	scheme := runtime.NewScheme()
-	kinds := runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, v1.AddToScheme)
-	if err := kinds.AddToScheme(scheme); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, namespaces := range [][]string{nil, in("shop till")} {

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -74,9 +73,8 @@ type fixture struct {
 
 func newFixture(tb testing.TB, objects ...client.Object) *fixture {
 	tb.Helper()
-	all := runtime.NewScheme()
-	kinds := runtime.NewSchemeBuilder(scheme.AddToScheme, v1.AddToScheme)
-	if err := kinds.AddToScheme(all); err != nil {
+	scheme, err := newScheme() // a larger one makes each write slow: the fake client maps all its kinds every time
+	if err != nil {
 		tb.Fatal(err)
 	}
 	f := &fixture{
@@ -84,7 +82,7 @@ func newFixture(tb testing.TB, objects ...client.Object) *fixture {
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
 		applied: map[string]string{}, cachedNodes: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, nil),
 	}
-	builder := fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration,

@@ -56,6 +56,44 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// TestLargeEntries: an entry that is larger than a frame has one of its own, and a frame's size includes the keys.
+func TestLargeEntries(t *testing.T) {
+	long := func(i int) string { return fmt.Sprintf("%0*d", 60<<10, i) }
+	for name, test := range map[string]struct {
+		entries map[string][]byte
+		frames  int
+	}{
+		"one value": {map[string][]byte{"a": make([]byte, frameSize+1)}, 1},
+		"long keys": {map[string][]byte{long(1): {}, long(2): {}, long(3): {}, long(4): {}, long(5): {}}, 2},
+	} {
+		var writer chain
+		var file bytes.Buffer
+		_ = writer.begin()
+		reader := writer
+		if err := writer.write(&file, maps.All(test.entries), func(int64) []byte { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		frames := 0
+		for ; file.Len() > 0; frames++ {
+			if _, _, err := reader.readFrame(&file, int64(file.Len())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if frames != test.frames {
+			t.Errorf("%s: %d frames", name, frames)
+		}
+	}
+}
+
+// TestDamagedHead is damage, and no other version of the format.
+func TestDamagedHead(t *testing.T) {
+	content := magicPrefix + "2 plein \n" + string(make([]byte, 100))
+	var reader chain
+	if err := reader.readHead(bytes.NewReader([]byte(content)), int64(len(content))); !errors.Is(err, errForm) {
+		t.Error(err)
+	}
+}
+
 // TestEntryWithoutItsValue is damage, and does not remove the key.
 func TestEntryWithoutItsValue(t *testing.T) {
 	var writer chain

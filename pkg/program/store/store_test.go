@@ -107,6 +107,11 @@ func TestTornCommitOfPlausibleBytes(t *testing.T) {
 			if len(k.state) != 50 || len(problems) != 1 || !strings.Contains(problems[0].Error(), file) {
 				t.Errorf("%s: %d of 50 are left, %v", name, len(k.state), problems)
 			}
+			info, err := os.Stat(file)
+			k.must(err)
+			if lost := fmt.Sprintf(" %d bytes", info.Size()-k.newest.offset); !strings.Contains(problems[0].Error(), lost) {
+				t.Errorf("%s: %v, and not%s", name, problems, lost)
+			}
 			k.put("more", []byte("1"))
 			if problems := k.reopen(); len(k.state) != 51 || len(problems) > 0 {
 				t.Errorf("%s: %d of 51 are left, %v", name, len(k.state), problems)
@@ -220,6 +225,9 @@ func TestKeys(t *testing.T) {
 		problems := k.reopen()
 		if !errors.Is(errors.Join(problems...), ErrKey) || len(k.state) > 0 {
 			t.Errorf("%v %v", k.state, problems)
+		}
+		if text := errors.Join(problems...).Error(); strings.Contains(text, "the file before it is used") {
+			t.Errorf("nothing is used, but: %s", text)
 		}
 		if err := k.Commit(map[string][]byte{"b": {}}); !errors.Is(err, ErrKey) {
 			t.Error(err)
@@ -537,6 +545,56 @@ func TestStartsInTimeOfTheState(t *testing.T) {
 		if limit := 3*2*size + inflation*slack + 2*size; inflated > limit {
 			t.Errorf("%s has %d bytes to read, of a state of %d", name, inflated, 2*size)
 		}
+	}
+}
+
+// TestFileIsGone: a commit to a file that somebody has removed writes the whole state at once.
+func TestFileIsGone(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	k.must(os.Remove(files(t, k.dir)[0]))
+	k.put("b", []byte("2"))
+	if problems := k.reopen(); len(k.state) != 2 || len(problems) > 0 {
+		t.Errorf("%q, %v", k.state, problems)
+	}
+}
+
+// sticky is a disk that does not let files go.
+type sticky struct {
+	*model
+
+	sticks bool
+}
+
+func (s *sticky) Remove(name string) error {
+	if s.sticks {
+		return errIO
+	}
+	return s.model.Remove(name)
+}
+
+// TestOldFileDoesNotGo: while a file cannot be removed that may lack lasting keys, no lasting key is said to be on the
+// disk. It goes when it can.
+func TestOldFileDoesNotGo(t *testing.T) {
+	w := newWorld(t, 1)
+	disk := &sticky{model: w.disk}
+	w.store, _, _ = open(w.options(), disk)
+	commit := func(key string) error {
+		w.state[key] = []byte{}
+		return w.store.Commit(map[string][]byte{key: {}})
+	}
+	disk.sticks = true
+	for range 3 { // the third leaves the first without use
+		if err := w.store.Rewrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := commit("gone 1"); err == nil {
+		t.Error("it is on the disk, beside an old file")
+	}
+	disk.sticks = false
+	if err := commit("gone 2"); err != nil || len(disk.now) != 2 {
+		t.Errorf("%v, with %d files", err, len(disk.now))
 	}
 }
 

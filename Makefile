@@ -153,8 +153,9 @@ needs-cilium:
 test: needs-e2e test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
 # `go test` as all tests are run: without vet, which `make lint` has with more analysers and which type-checks every
-# dependency for it, and with a compiler and a linker that collect their garbage four times as rarely (hack/gobuild.sh).
-GO_TEST = test -vet=off -toolexec='env GOGC=400'
+# dependency for it, with a compiler and a linker that collect their garbage four times as rarely (hack/gobuild.sh), and
+# without what a debugger needs, which is half of the linker's work.
+GO_TEST = test -vet=off -ldflags=-w -toolexec='env GOGC=400'
 
 # Packages in which nothing runs at the same time, not even in their tests. The race detector would make their random
 # worlds five to eight times slower, and has nothing to detect.

@@ -6,8 +6,10 @@ import (
 )
 
 const (
-	// budgetKey is the key of the budget in each transaction. No other key is empty.
-	budgetKey = ""
+	// markKey is the key of the mark of each transaction: its number, and the budget. No other key is empty.
+	markKey = ""
+	// markSize is the size of four numbers of 8 bytes.
+	markSize = 4 * 8
 	// minCharge is the least that flash writes: the data, the journal of the file system and the inode.
 	minCharge = 16 << 10
 )
@@ -48,35 +50,42 @@ func (b *budget) owe(bytes int64) {
 	b.left, b.owed = b.left-paid, b.owed+bytes-paid
 }
 
-// entry is the budget in a transaction.
-func (b *budget) entry() []byte {
-	var value []byte
+// append appends the budget to a mark.
+func (b *budget) append(value []byte) []byte {
 	for _, number := range []int64{b.left, b.at.Unix(), b.owed} {
 		value = binary.BigEndian.AppendUint64(value, uint64(number)) //nolint:gosec // it is read as signed
 	}
 	return value
 }
 
-// load restores the budget of an earlier process. The newest transaction is loaded last.
-func (b *budget) load(value []byte) {
-	if len(value) != 3*8 || b.hourly == 0 {
+// load restores the budget of an earlier process from its last mark.
+func (b *budget) load(mark []byte) {
+	if len(mark) != markSize || b.hourly == 0 {
 		return
 	}
 	now := b.at
 	number := func(at int) int64 {
-		return int64(binary.BigEndian.Uint64(value[at:])) //nolint:gosec // it was written from a signed number
+		return int64(binary.BigEndian.Uint64(mark[at:])) //nolint:gosec // it was written from a signed number
 	}
-	b.left, b.at, b.owed = number(0), time.Unix(number(8), 0), max(number(16), 0)
+	b.left, b.at, b.owed = number(8), time.Unix(number(16), 0), max(number(24), 0)
 	b.fill(now)
 }
 
-// entryAfter returns the function that makes the budget after a transaction of so many bytes.
-func (s *Store) entryAfter(by charge) func(bytes int64) []byte {
+// numberOf returns the number in the mark that ends a transaction; 0 if it has none.
+func numberOf(transaction []entry) uint64 {
+	if len(transaction) == 0 || len(transaction[len(transaction)-1].value) != markSize {
+		return 0
+	}
+	return binary.BigEndian.Uint64(transaction[len(transaction)-1].value)
+}
+
+// markAfter returns the function that makes the mark of a transaction of so many bytes.
+func (s *Store) markAfter(by charge) func(bytes int64) []byte {
 	return func(bytes int64) []byte {
 		after := s.budget
 		after.fill(s.options.Now())
 		by(&after, bytes)
-		return after.entry()
+		return after.append(binary.BigEndian.AppendUint64(nil, s.number))
 	}
 }
 

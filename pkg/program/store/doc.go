@@ -4,7 +4,8 @@
 // A directory has two generations: the newest file, and the one before it. A file begins with a whole state, and each
 // commit appends to it. When a file has grown to several times that state, the whole state is written to the next file,
 // and the oldest file is removed. The longest valid prefix of the newest file is used. The older file is used only if
-// the first state of the newer one cannot be read. Lasting keys are read from both files.
+// the first state of the newer one cannot be read. Lasting keys are read from both files, and the later commit counts:
+// the end of the newer file may be damaged.
 //
 // Opening writes nothing, and takes time in proportion to the size of the files. A Store can always be opened, whatever
 // is on the disk: unusable files are reported as problems, and failed writes are tried again.

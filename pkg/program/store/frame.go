@@ -222,9 +222,9 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 	return entries, flags, err
 }
 
-// write writes one transaction, with a nil value for each removed key. last returns the value of budgetKey, and is
-// called when the size of the transaction is known. After an error a part of it may have been written.
-func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
+// write writes one transaction, with a nil value for each removed key. mark returns the value of markKey, and is called
+// when the size of the transaction is known. After an error a part of it may have been written.
+func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], mark func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset
 	flush := func(flags byte) error {
@@ -246,7 +246,7 @@ func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func
 		}
 		frame = appendEntry(frame, key, value)
 	}
-	frame = appendEntry(frame, budgetKey, last(c.offset-begin+int64(len(frame))))
+	frame = appendEntry(frame, markKey, mark(c.offset-begin+int64(len(frame))))
 	return flush(flagEnd)
 }
 

@@ -34,13 +34,13 @@ type world struct {
 	acked   int
 	// in has the number of the newest of these states that is in each generation for sure.
 	in map[uint64]int
-	// lasting has the lasting keys that are on the disk for sure.
+	// lasting has the lasting keys of which it is sure whether they are on the disk, false for removed ones.
 	lasting map[string]bool
 	gone    int
 	// room is set while a disk that may be full now had space when the last commit was made.
 	room bool
-	// unsaid are lasting keys that could not be committed yet.
-	unsaid []string
+	// unsaid are changes of lasting keys that could not be committed yet.
+	unsaid map[string][]byte
 	// copies are of the disk, with what was sure then.
 	copies []worldCopy
 	// cuts counts the losses of power, kept what was lasting before each of them.
@@ -106,9 +106,10 @@ func (w *world) open() []error {
 		w.Fatalf("seed %d: after a crash there is what was not committed, or is older than what was said to be on "+
 			"the disk: %v %v", w.seed, slices.Sorted(maps.Keys(rest)), problems)
 	}
-	for key := range w.lasting {
-		if !lasting[key] {
-			w.Fatalf("seed %d: %s was on the disk, and is lost: %v", w.seed, key, problems)
+	for key, there := range w.lasting {
+		if lasting[key] != there {
+			w.Fatalf("seed %d: %s is on the disk: %v, and was to be: %v: %v", w.seed, key, lasting[key], there,
+				problems)
 		}
 	}
 	w.state, w.pending, w.unsaid, w.room = found, map[string][]byte{}, nil, false
@@ -165,26 +166,36 @@ func (w *world) commit() {
 	}
 }
 
+// confirm commits a lasting key, or removes one.
 func (w *world) confirm() {
-	key := fmt.Sprintf("gone %d", w.gone)
-	w.gone++
-	w.state[key] = []byte{}
-	changes := map[string][]byte{key: {}}
-	for _, key := range w.unsaid {
-		changes[key] = []byte{}
-	}
+	changes := w.unsaid
 	w.unsaid = nil
+	if changes == nil {
+		changes = map[string][]byte{}
+	}
+	if _, there := split(w.state); len(there) > 0 && w.random.IntN(3) == 0 {
+		keys := slices.Sorted(maps.Keys(there))
+		key := keys[w.random.IntN(len(keys))]
+		delete(w.state, key)
+		changes[key] = nil
+	} else {
+		key := fmt.Sprintf("gone %d", w.gone)
+		w.gone++
+		w.state[key], changes[key] = []byte{}, []byte{}
+	}
 	rest, _ := split(w.state)
 	w.history = append(w.history, rest) // the state may be written as a whole
-	if err := w.store.Commit(changes); err == nil {
-		for key := range changes {
-			w.lasting[key] = true
+	err := w.store.Commit(changes)
+	for key, value := range changes {
+		if w.lasting[key] = value != nil; err != nil {
+			delete(w.lasting, key)
 		}
-	} else {
+	}
+	if err != nil {
 		if w.room && !w.disk.failing && !w.disk.readOnly {
 			w.Fatalf("seed %d: on a full disk what is lasting has no space: %v", w.seed, err)
 		}
-		w.unsaid = slices.Sorted(maps.Keys(changes))
+		w.unsaid = changes
 	}
 }
 
@@ -204,8 +215,8 @@ func (w *world) trouble() {
 	}
 }
 
-// rot damages the first state of the newest file, or lets it be unreadable at one start. The one before it has an older
-// state, and what is lasting.
+// rot damages the newest file, or lets it be unreadable at one start. The one before it has an older state, and what is
+// lasting.
 func (w *world) rot() {
 	if w.store.older == nil || w.store.newest == nil {
 		return
@@ -224,8 +235,11 @@ func (w *world) rot() {
 		return
 	}
 	at := w.random.Int64N(before.first.offset)
-	if w.random.IntN(2) == 0 {
+	switch w.random.IntN(3) {
+	case 0:
 		at = w.random.Int64N(int64(headSize))
+	case 1:
+		at = w.random.Int64N(int64(len(node.seen)))
 	}
 	node.seen[at] ^= 1 << w.random.IntN(8)
 	node.safe = bytes.Clone(node.seen)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -79,6 +81,8 @@ type Store struct {
 	failure error
 	retry   time.Time
 
+	// number is that of the last transaction. A commit to both files has the same number in both.
+	number  uint64
 	budget  budget
 	written int64
 }
@@ -87,8 +91,9 @@ type Store struct {
 type generation struct {
 	chain
 
-	// first is where the first state ends.
+	// first is where the first state ends, and base its number.
 	first chain
+	base  uint64
 	// torn is set while other bytes may follow the last transaction.
 	torn bool
 }
@@ -146,17 +151,26 @@ func (s *Store) generations() ([]uint64, error) {
 	return found, err
 }
 
+// numbered is the value of a key, nil if it was removed, and the number of its transaction.
+type numbered struct {
+	value  []byte
+	number uint64
+}
+
 // load reads the generations.
 func (s *Store) load() (state map[string][]byte, problems []error) {
 	generations, err := s.generations()
 	if err != nil {
 		problems = append(problems, err)
 	}
+	var newest *generation
+	var all map[string]numbered
 	damaged := false
+loop:
 	for _, number := range generations {
 		s.highest = max(s.highest, number)
-		first, of := state == nil, s.isLasting
-		if first {
+		of := s.isLasting
+		if newest == nil {
 			of = func(string) bool { return true }
 		}
 		g, found, err := s.read(number, of)
@@ -164,37 +178,40 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 			problems = append(problems, fmt.Errorf("%s/%s: %w", s.options.Dir, name(number), err))
 		}
 		switch {
-		case g == nil && first && errors.Is(err, ErrKey):
+		case g == nil && newest == nil && errors.Is(err, ErrKey):
 			s.blocked = err
-			return map[string][]byte{}, problems
+			break loop
 		case g == nil && errors.Is(err, errVersion):
-			s.foreign[number] = true
-			if first {
-				return map[string][]byte{}, problems // the other files are older than this one
+			if s.foreign[number] = true; newest == nil {
+				break loop // the other files are older than this one
 			}
 		case g == nil:
 			damaged = true
-		case first:
-			s.budget.load(found[budgetKey])
-			delete(found, budgetKey)
-			s.newest, state = g, found
-			if damaged { // a new generation must have a higher number than the damaged one
+		case newest == nil:
+			newest, all = g, found
+			if s.newest = g; damaged { // a new generation must have a higher number than the damaged one
 				s.newest, s.older = nil, g
 			}
 		default:
+			// After the end of the newest file, if that was damaged, the older one still has what is lasting.
 			for key, value := range found {
-				if _, newer := state[key]; !newer {
-					state[key] = value
+				if value.number > max(all[key].number, newest.base) {
+					all[key] = value
 				}
 			}
 			if s.older == nil {
 				s.older = g
 			}
-			return state, problems
+			break loop
 		}
 	}
-	if state == nil {
-		state = map[string][]byte{}
+	s.budget.load(all[markKey].value)
+	delete(all, markKey)
+	state = make(map[string][]byte, len(all))
+	for key, kept := range all {
+		if kept.value != nil {
+			state[key] = kept.value
+		}
 	}
 	return state, problems
 }
@@ -203,7 +220,7 @@ func (s *Store) isLasting(key string) bool { return s.options.Lasting != nil && 
 
 // read reads one file, and returns the wanted keys. If its first state cannot be read, the generation is nil. A damaged
 // file is an error.
-func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, map[string][]byte, error) {
+func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, map[string]numbered, error) {
 	from, size, err := s.disk.Read(name(number))
 	if err != nil {
 		return nil, nil, err
@@ -214,7 +231,7 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	if err := g.readHead(from, size); err != nil {
 		return nil, nil, err
 	}
-	state := map[string][]byte{}
+	state := map[string]numbered{}
 	for buffered := bufio.NewReaderSize(from, 64<<10); g.offset < size; {
 		next := g.chain
 		entries, err := next.read(buffered, size)
@@ -229,17 +246,17 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 			return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a "+
 				"loss of power: %w", size-g.offset, err)
 		}
+		transaction := numberOf(entries)
 		for _, e := range entries {
-			if e.value == nil {
-				delete(state, e.key)
-			} else if wanted(e.key) {
-				state[e.key] = e.value
+			if wanted(e.key) {
+				state[e.key] = numbered{e.value, transaction}
 			}
 		}
 		g.chain = next
 		if g.first.offset == 0 {
-			g.first = g.chain
+			g.first, g.base = g.chain, transaction
 		}
+		s.number = max(s.number, transaction)
 	}
 	if g.first.offset == 0 {
 		return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", errEnd)
@@ -272,6 +289,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 	if err := s.locked(); err != nil || len(changes) == 0 {
 		return err
 	}
+	s.number++
 	lasting := true
 	for key := range changes {
 		lasting = lasting && s.isLasting(key)
@@ -325,6 +343,7 @@ func (s *Store) Rewrite() error {
 	if err := s.locked(); err != nil {
 		return err
 	}
+	s.number++
 	return s.rewrite((*budget).spend)
 }
 
@@ -353,7 +372,9 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 	// It is closed again, because an open file would prevent unmounting the file system, or making it read-only.
 	to, err := s.disk.Open(name(g.generation))
 	if err != nil {
-		s.abandon(g)
+		if !errors.Is(err, unix.EROFS) { // a read-only disk damages no file
+			s.abandon(g)
+		}
 		return err
 	}
 	defer to.Close() // what counts is synced
@@ -371,7 +392,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 		}
 	}
 	next := g.chain
-	err = next.write(io.NewOffsetWriter(to, g.offset), sorted(changes), s.entryAfter((*budget).spend))
+	err = next.write(io.NewOffsetWriter(to, g.offset), sorted(changes), s.markAfter((*budget).spend))
 	s.charge(next.offset-g.offset, (*budget).spend)
 	if err != nil {
 		g.torn = true
@@ -437,7 +458,7 @@ func (s *Store) writeState(by charge) error {
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
 		return err
 	}
-	g.first = g.chain
+	g.first, g.base = g.chain, s.number
 	if s.newest != nil {
 		s.older = s.newest
 	}
@@ -459,7 +480,7 @@ func (s *Store) writeFirst(g *generation, by charge) error {
 	defer aside.Close() // what counts is synced
 	to := io.NewOffsetWriter(aside, 0)
 	if _, err = to.Write(g.begin()); err == nil {
-		err = g.write(to, s.options.State(), s.entryAfter(by))
+		err = g.write(to, s.options.State(), s.markAfter(by))
 	}
 	if s.charge(g.offset, by); err == nil {
 		err = aside.Sync()

@@ -483,6 +483,46 @@ func TestNewestLastingValue(t *testing.T) {
 	}
 }
 
+// TestRotOverARemoval: what is removed of a lasting key counts, although the commit that removed it is damaged in the
+// newest file, and so is the one after it.
+func TestRotOverARemoval(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	k.must(k.Rewrite())
+	k.put("gone 1", []byte("intended"))
+	k.put("gone 2", []byte("intended"))
+	end := k.newest.offset
+	delete(k.state, "gone 1")
+	k.must(k.Commit(map[string][]byte{"gone 1": nil}))
+	k.put("gone 2", []byte("done"))
+	k.put("a", []byte("2"))
+	change(t, files(t, k.dir)[0], func(data []byte) []byte { data[end+20] ^= 1; return data })
+	for _, a := range []string{"1", "3"} { // also after what comes later in the newest file
+		problems := k.reopen()
+		if _, there := k.state["gone 1"]; there || string(k.state["gone 2"]) != "done" || string(k.state["a"]) != a {
+			t.Errorf("got %q, %v", k.state, problems)
+		}
+		k.put("a", []byte("3"))
+	}
+}
+
+// TestReadOnlyForAWhile: a file that could not be opened on a read-only disk is used again, without a whole state.
+func TestReadOnlyForAWhile(t *testing.T) {
+	w := newWorld(t, 1)
+	commit := func() error { return w.store.Commit(map[string][]byte{"gone 1": {}}) }
+	if err := commit(); err != nil {
+		t.Fatal(err)
+	}
+	w.disk.readOnly = true
+	if err := commit(); err == nil {
+		t.Error("it is on a read-only disk")
+	}
+	w.disk.readOnly, w.disk.full = false, true
+	if err := commit(); err != nil {
+		t.Errorf("in the reserved space: %v", err)
+	}
+}
+
 // TestFailedWriteIsNoDamage: what a full disk has left of a commit is gone when the next one is on the disk.
 func TestFailedWriteIsNoDamage(t *testing.T) {
 	for seed := range uint64(30) {

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -47,16 +48,19 @@ func TestOutcomeOfDelete(t *testing.T) {
 		"without options": {code: http.StatusOK, body: "{}", options: &metav1.DeleteOptions{}, stays: true},
 		"of a pod before it": {code: http.StatusOK, body: "{}", stays: true, options: &metav1.DeleteOptions{
 			GracePeriodSeconds: now, Preconditions: metav1.NewUIDPreconditions("u0")}},
-		"too long":            {code: http.StatusOK, body: "{}", different: "long", stays: true},
-		"in YAML":             {code: http.StatusOK, body: "{}", different: "yaml", stays: true},
-		"another UID":         {code: http.StatusConflict, body: "{}", stays: true},
-		"forbidden":           {code: http.StatusForbidden, body: "{}", stays: true},
-		"there is none":       {code: http.StatusNotFound, body: notFoundBody("till")},
-		"a gateway's 404":     {code: http.StatusNotFound, body: "<html>404</html>"}, // the outcome is not known
-		"a gateway's 503":     {code: http.StatusServiceUnavailable, body: "<html>503</html>"},
-		"it ends in mid-word": {code: -1},
-		"too many requests":   {code: http.StatusTooManyRequests, body: "{}"},
-		"done, then refused":  {code: http.StatusOK, body: "{}", then: http.StatusConflict},
+		"too long":                   {code: http.StatusOK, body: "{}", different: "long", stays: true},
+		"in YAML":                    {code: http.StatusOK, body: "{}", different: "yaml", stays: true},
+		"another UID":                {code: http.StatusConflict, body: "{}", stays: true},
+		"forbidden":                  {code: http.StatusForbidden, body: "{}", stays: true},
+		"there is none":              {code: http.StatusNotFound, body: notFoundBody("till")},
+		"a gateway's 404":            {code: http.StatusNotFound, body: "<html>404</html>"}, // the outcome is not known
+		"a gateway's 503":            {code: http.StatusServiceUnavailable, body: "<html>503</html>"},
+		"it ends in mid-word":        {code: -1},
+		"too many requests":          {code: http.StatusTooManyRequests, body: "{}"},
+		"done, then refused":         {code: http.StatusOK, body: "{}", then: http.StatusConflict},
+		"refused, then done":         {code: http.StatusConflict, body: "{}", then: http.StatusOK},
+		"refused, then nobody knows": {code: http.StatusConflict, body: "{}", then: -1},
+		"refused, and refused again": {code: http.StatusConflict, body: "{}", then: http.StatusForbidden, stays: true},
 		"a gateway's 404, then refused": {code: http.StatusNotFound, body: "<html>404</html>",
 			then: http.StatusForbidden, stays: true},
 	} {
@@ -92,6 +96,27 @@ func TestOutcomeOfDelete(t *testing.T) {
 				t.Errorf("the answer: %v", err)
 			}
 		})
+	}
+}
+
+// TestRefusedAgainAndAgain: only the first of the DELETEs that kube-apiserver refuses is on the disk.
+func TestRefusedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	f := running(t)
+	f.cloud.deletes.Store(&answerOf{http.StatusForbidden, "{}"})
+	var first int64
+	for i := range 20 {
+		err := f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		if !apierrors.IsForbidden(err) {
+			t.Fatal(err)
+		}
+		if f.server.commit(klog.Background(), hourlyBytes); i == 0 {
+			first = f.server.written()
+		}
+	}
+	if more := f.server.written() - first; more > 0 {
+		t.Errorf("19 more DELETEs have written %d bytes", more)
 	}
 }
 

@@ -19,11 +19,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
@@ -232,65 +234,146 @@ func (w *world) mayBe(got map[string]string, version uint64) bool {
 	return true
 }
 
+// keeper is a node's store with pods, on the disk.
+type keeper struct {
+	*testing.T
+	dir    string
+	server *Server
+}
+
+func newKeeper(t *testing.T) *keeper {
+	t.Helper()
+	p := &keeper{T: t, dir: filepath.Join(inMemory(t), storeDir)}
+	p.open()
+	return p
+}
+
+func (p *keeper) must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *keeper) open() {
+	p.Helper()
+	s := newStore("node0")
+	opened, state, _ := store.Open(store.Options{Dir: p.dir, Lasting: isLasting, State: s.wholeState,
+		Stated: s.noteState})
+	if problems := s.load(state); len(problems) > 0 {
+		p.Fatal(problems)
+	}
+	p.server = &Server{store: s, disk: opened}
+}
+
+// reopen starts again from what is on the disk.
+func (p *keeper) reopen() {
+	p.Helper()
+	p.server.commit(klog.Background(), hourlyBytes)
+	p.must(p.server.disk.Close())
+	p.open()
+}
+
+func (p *keeper) at(version string, change func(to sink)) {
+	to := sink{p.server.store, podsOf("node0")}
+	to.At(version, func() { change(to) })
+}
+
+// end records the end of a pod.
+func (p *keeper) end(uid types.UID, since time.Duration) {
+	p.server.recordEnd(klog.Background(), uid, &end{at: time.Now().Add(-since)})
+}
+
+// expect compares the UIDs of the pods that the kubelet is answered.
+func (p *keeper) expect(what string, uids ...string) {
+	p.Helper()
+	_, objects, ok := p.server.store.readScope(podsOf("node0"))
+	var got []string
+	for _, o := range objects {
+		got = append(got, o.UID)
+	}
+	if !ok || !slices.Equal(got, uids) {
+		p.Errorf("%s: the pods are %q, want %q", what, got, uids)
+	}
+}
+
+func till(uid types.UID) *wire.Object {
+	return wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: uid,
+		ResourceVersion: "5"}})
+}
+
 // TestForgottenPodStaysGone: a pod that was confirmed gone does not come back from the older file when the newest one
-// rots, however long ago that was. The second whole state after that is without it.
+// rots, however long ago that was. The next whole state is without it.
 func TestForgottenPodStaysGone(t *testing.T) {
-	dir := filepath.Join(inMemory(t), storeDir)
-	logger := klog.Background()
-	open := func() *Server {
-		s := newStore("node0")
-		opened, state, _ := store.Open(store.Options{
-			Dir: dir, Lasting: isLasting, State: s.wholeState, Stated: s.noteState,
-		})
-		if problems := s.load(state); len(problems) > 0 {
-			t.Fatal(problems)
-		}
-		return &Server{store: s, disk: opened}
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	server := open()
-	to := sink{server.store, podsOf("node0")}
-	to.At("5", func() {
-		to.Apply(wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "u1",
-			ResourceVersion: "5"}}))
-	})
-	server.commit(logger, hourlyBytes)
-	must(server.disk.Rewrite()) // the older file lists the pod now
-	server.recordEnd(logger, "u1", &end{at: time.Now().Add(-2 * goneFor)})
-	to.At("6", func() { to.Remove("shop", "till") })
-	server.commit(logger, hourlyBytes)
-	server.store.forgetGone()
-	if count, _ := server.store.unsavedChanges(); count > 0 || len(server.store.gone) > 0 {
-		t.Errorf("%d changes are not on the disk, and %v is remembered", count, server.store.gone)
-	}
-	server.commit(logger, hourlyBytes)
-	must(server.disk.Close())
-	newest := files(t, dir)[0]
+	p := newKeeper(t)
+	p.at("5", func(to sink) { to.Apply(till("u1")) })
+	p.server.commit(klog.Background(), hourlyBytes)
+	p.must(p.server.disk.Rewrite()) // the older file lists the pod now
+	p.end("u1", 2*goneFor)
+	p.at("6", func(to sink) { to.Remove("shop", "till") })
+	p.reopen()
+	newest := files(t, p.dir)[0]
 	whole, err := os.ReadFile(newest)
-	must(err)
+	p.must(err)
 	rewrite(newest, func(data []byte) []byte {
 		clear(data[60:80]) // of its first state
 		return data
 	})
-	server = open()
-	if _, objects, ok := server.store.readScope(podsOf("node0")); !ok || len(objects) > 0 {
-		t.Errorf("of the older file the pods %v are there: %v", objects, ok)
+	p.must(p.server.disk.Close())
+	p.open()
+	p.expect("of the older file")
+	p.must(p.server.disk.Close())
+	p.must(os.WriteFile(newest, whole, 0o600))
+	for _, forgotten := range []bool{false, true} {
+		p.open()
+		if forgotten {
+			p.at("7", func(sink) {}) // kube-apiserver does not list it
+		}
+		p.must(p.server.disk.Rewrite())
+		p.reopen()
+		if _, there := p.server.store.gone["u1"]; there == forgotten {
+			t.Errorf("after a whole state its end is remembered: %v", there)
+		}
+		p.must(p.server.disk.Close())
 	}
-	must(server.disk.Close())
-	must(os.WriteFile(newest, whole, 0o600))
-	server = open()
-	server.store.forgetGone()
-	must(server.disk.Rewrite())
-	must(server.disk.Rewrite())
-	must(server.disk.Close())
-	if state, _ := store.Read(dir, nil); state[keyOf(keyGone, "u1")] != nil {
-		t.Error("the second whole state has the pod's end")
+}
+
+// TestRestoredPod: a pod that was confirmed gone is there again if kube-apiserver, which was restored from a backup,
+// lists it again, at whatever version, and however long ago it was removed.
+func TestRestoredPod(t *testing.T) {
+	for _, since := range []time.Duration{0, 2 * goneFor} {
+		for _, version := range []string{"4", "900"} {
+			p := newKeeper(t)
+			p.at("5", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+			p.end("u1", since)
+			p.at("6", func(to sink) { to.Remove("shop", "till") })
+			p.reopen()
+			p.at(version, func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+			p.expect("restored", "u1")
+			p.reopen()
+			p.expect("restored, after a restart at "+version, "u1")
+		}
 	}
+	p := newKeeper(t)
+	p.at("5", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+	p.end("u1", 0)
+	p.at("4", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+	p.expect("restored before it was known that it was removed", "u1")
+}
+
+// TestLateListOfAGonePod: what kube-apiserver sends late of a pod that is gone does not bring it back.
+func TestLateListOfAGonePod(t *testing.T) {
+	p := newKeeper(t)
+	p.end("u1", 0)
+	p.at("5", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+	p.expect("the first list")
+	p.at("6", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+	p.expect("a list from before the removal")
+	p.at("7", func(to sink) { to.Remove("shop", "till") })
+	p.at("8", func(to sink) { to.Apply(till("u2")) })
+	p.end("u3", 0)
+	p.at("9", func(to sink) { to.Apply(till("u3")) })
+	p.expect("a change from before the removal")
 }
 
 // TestDamagedCertificate: a kubelet that runs is still answered when the serving certificate on the disk is damaged,

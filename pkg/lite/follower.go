@@ -225,7 +225,6 @@ func (f *follower) update(ctx context.Context) {
 		}
 	}
 	f.store.dropTokens(wanted.tokens)
-	f.store.forgetGone()
 	f.wanted.Store(&wanted)
 	wake(f.tokensDue)
 	wake(f.fetchDue)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -49,56 +50,70 @@ func endOf(value []byte) (e end) {
 	return e
 }
 
-// setGone records the end of a pod; nil revokes an intention. A pod that is gone stays so, because a repeated DELETE
-// may get another answer, for example about a new pod of the same name. It reports whether anything has changed.
+// setGone records the end of a pod; nil revokes an intention, because kube-apiserver has refused it. A pod that is gone
+// stays so, because a repeated DELETE may get another answer, for example about a new pod of the same name. It reports
+// whether anything has changed.
 func (s *Store) setGone(uid types.UID, e *end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, there := s.gone[uid]
-	key := keyOf(keyGone, string(uid))
+	if there && !before.intended {
+		return false
+	}
+	s.refused[uid] = e == nil
 	switch {
-	case there && !before.intended, e == nil && !there, e != nil && e.intended && there:
+	case e == nil && !there, e != nil && e.intended && there:
 		return false
 	case e == nil:
-		delete(s.gone, uid)
-		s.recordValue(key, nil)
+		s.revive(uid)
 	default:
 		s.gone[uid] = *e
-		s.recordValue(key, e.text())
+		s.recordValue(keyOf(keyGone, string(uid)), e.text())
 	}
 	return true
 }
 
-// forgetGone drops gone pods that kube-apiserver has not listed for goneFor. It waits while the newest file of the disk
-// may still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing
-// from the disk, because the older file may list them as well: the next whole state is without them.
-func (s *Store) forgetGone() {
+// isRefused reports whether kube-apiserver has refused to remove a pod. The kubelet then tries again every 10 seconds,
+// and if each of these intentions were on the disk before its request is passed on, and then revoked, one such pod would
+// use up most of the hourly bytes.
+func (s *Store) isRefused(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ofPods := podsOf(s.node).key(keyObject, "")
-	for key := range s.pending {
-		if strings.HasPrefix(key, ofPods) {
-			return
-		}
+	return s.refused[uid]
+}
+
+// revive drops the end of a pod. The caller holds the lock.
+func (s *Store) revive(uid types.UID) {
+	if _, there := s.gone[uid]; there {
+		delete(s.gone, uid)
+		s.recordValue(keyOf(keyGone, string(uid)), nil)
+	}
+}
+
+// forgetGone drops gone pods that kube-apiserver has not listed for goneFor. It is called when the whole state is
+// written, so that no file lists a pod and not its end. The caller holds the lock.
+func (s *Store) forgetGone() {
+	if !s.set(podsOf(s.node)).current {
+		return
 	}
 	there := s.podUIDs()
-	for uid, e := range s.gone {
-		if !there[uid] && time.Since(e.at) > goneFor {
-			delete(s.gone, uid)
-		}
-	}
+	maps.DeleteFunc(s.refused, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(s.gone, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
 }
 
 // removed is the context value of a DELETE that may remove a pod.
 type removed struct {
 	name string
 	uid  types.UID
+	// settled is set once its outcome is known.
+	settled bool
 }
 
 type removedKey struct{}
 
 // noteRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
-// DELETE without grace that it sends when nothing of the pod is left on the node. It returns the request to pass on.
+// DELETE without grace that it sends when nothing of the pod is left on the node. What kube-apiserver has refused is
+// recorded afterwards, unless it is refused again. It returns the request to pass on.
 func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
@@ -119,8 +134,17 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
 		return r, nil
 	}
-	s.recordEnd(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
-	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, uid})), nil
+	if !s.store.isRefused(uid) {
+		s.recordEnd(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
+	}
+	return r.WithContext(context.WithValue(r.Context(), removedKey{}, &removed{name: info.Name, uid: uid})), nil
+}
+
+// noteUnsettled records that the outcome of a DELETE is not known, also if kube-apiserver has refused one before.
+func (s *Server) noteUnsettled(r *http.Request) {
+	if pod, ok := r.Context().Value(removedKey{}).(*removed); ok && !pod.settled {
+		s.recordEnd(klog.FromContext(r.Context()), pod.uid, &end{at: time.Now(), intended: true})
+	}
 }
 
 // recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
@@ -133,7 +157,7 @@ func (s *Server) recordEnd(logger klog.Logger, uid types.UID, e *end) {
 // settleRemoval records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's;
 // the kubelet then repeats the DELETE.
 func (s *Server) settleRemoval(answer *http.Response) {
-	pod, ok := answer.Request.Context().Value(removedKey{}).(removed)
+	pod, ok := answer.Request.Context().Value(removedKey{}).(*removed)
 	if !ok {
 		return
 	}
@@ -141,9 +165,11 @@ func (s *Server) settleRemoval(answer *http.Response) {
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
+		pod.settled = true
 		s.recordEnd(logger, pod.uid, &end{at: time.Now()})
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
+		pod.settled = true
 		s.recordEnd(logger, pod.uid, nil)
 	}
 }

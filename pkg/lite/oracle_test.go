@@ -95,18 +95,34 @@ func (w *world) change() {
 	}
 }
 
-// list is a new contact with kube-apiserver.
+// restore sets kube-apiserver back to a backup, in versions that are higher (etcdutl snapshot restore --bump-revision).
+func (w *world) restore() {
+	if w.random.IntN(4) > 0 {
+		return
+	}
+	versions := slices.Sorted(maps.Keys(w.truth))
+	backup := versions[w.random.IntN(len(versions))]
+	w.version += 1000
+	w.truth[w.version], w.listed = w.truth[backup], false
+}
+
+// list is a new contact with kube-apiserver. A pod that was not there any longer, and is there again, was restored.
 func (w *world) list() {
 	to := sink{w.store, oraclePods}
 	var objects []*wire.Object
-	for name := range w.truth[w.version] {
+	heard, _, known := w.store.readScope(oraclePods)
+	for name, uid := range w.truth[w.version] {
 		objects = append(objects, w.pod(name))
+		if known && w.truth[heard][name] != uid {
+			delete(w.ends, uid)
+		}
 	}
 	to.At(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
 	w.listed = true
 }
 
 func (w *world) commit() {
+	w.commitGone()
 	version, _, _ := w.store.readScope(oraclePods)
 	left := int64(hourlyBytes)
 	if w.accounts != nil && w.random.IntN(2) == 0 {
@@ -121,6 +137,13 @@ func (w *world) commit() {
 	}
 	w.store.noteCommit()
 	w.committed = version
+}
+
+func (w *world) commitGone() {
+	if err := w.disk.Commit(w.store.takeGone()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.store.noteCommit()
 }
 
 // remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it
@@ -138,10 +161,7 @@ func (w *world) remove() {
 	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
 	say := func(e *end) {
 		w.store.setGone(types.UID(uid), e)
-		if err := w.disk.Commit(w.store.takeGone()); err != nil {
-			w.t.Fatal(err)
-		}
-		w.store.noteCommit()
+		w.commitGone()
 	}
 	say(&end{at: at, intended: true})
 	if w.asked[uid] = true; !w.ends[uid] {
@@ -215,9 +235,7 @@ func TestOracle(t *testing.T) {
 			case 7:
 				w.remove()
 			case 8:
-				if w.store.isCurrent(oraclePods) { // as the follower does
-					w.store.forgetGone()
-				}
+				w.restore()
 			default:
 				w.change()
 			}

@@ -35,11 +35,16 @@ func (k sink) Remove(namespace, name string) {
 // Replace implements follow.Sink, as Apply does.
 func (k sink) Replace(objects []*wire.Object) {
 	there := make(map[types.NamespacedName]bool, len(objects))
+	set := k.store.set(k.scope)
 	for _, o := range objects {
 		there[nameOf(o)] = true
+		if old := set.objects[nameOf(o)]; k.scope == podsOf(k.store.node) && set.version > 0 &&
+			(old == nil || old.UID != o.UID) {
+			k.store.revive(types.UID(o.UID)) // it was not there any longer: kube-apiserver was restored from a backup
+		}
 		k.store.putObject(k.scope, o)
 	}
-	for name := range k.store.set(k.scope).objects {
+	for name := range set.objects {
 		if !there[name] {
 			k.store.removeObject(k.scope, name)
 		}

@@ -34,8 +34,10 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// gone has the UIDs of the pods that the kubelet has reported gone.
-	gone map[types.UID]end
+	// gone has the UIDs of the pods that the kubelet has reported gone. refused is true for those that kube-apiserver
+	// has refused to remove.
+	gone    map[types.UID]end
+	refused map[types.UID]bool
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]leftOut
 	// pending are the changes that are not on the disk, by their keys. taken are those of them that are being written,
@@ -145,7 +147,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
+		refused: map[types.UID]bool{}, heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -403,6 +405,11 @@ func (s *Store) recordVersion(in scope, version uint64) {
 	}
 	if in == podsOf(s.node) {
 		s.noteContact(time.Now())
+		if version < set.version { // it was restored from a backup, and has the pods of that time
+			for uid := range s.podUIDs() {
+				s.revive(uid)
+			}
+		}
 	}
 	set.version, set.current = version, true
 	if set.moved {
@@ -667,6 +674,7 @@ func (s *Store) noteSaved(saved changes) {
 func (s *Store) wholeState() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forgetGone()
 	s.inState = maps.Clone(s.pending)
 	state := map[string]change{}
 	for in, set := range s.sets {

@@ -489,8 +489,8 @@ func (s *Store) remove(of scope) {
 }
 
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
-// each set whole and the smallest first, so that one pod's objects do not use up what all may write. left is how many
-// bytes may be written now; see urgency.
+// each set whole. First come the sets of the namespace that has the least to write, and of these the smallest, so that
+// one tenant's objects do not use up what all may write. left is how many bytes may be written now; see urgency.
 func (s *Store) takePending(left int64) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -507,12 +507,13 @@ func (s *Store) takePending(left int64) map[string][]byte {
 			sets[in][key] = made
 		}
 	}
-	sizes := make(map[group]int, len(sets))
+	sizes, ofTenant := make(map[group]int, len(sets)), map[string]int{}
 	for in, made := range sets {
 		sizes[in] = made.size()
+		ofTenant[in.tenant] += sizes[in]
 	}
 	smallestFirst := slices.SortedFunc(maps.Keys(sizes), func(a, b group) int {
-		return cmp.Compare(sizes[a], sizes[b])
+		return cmp.Or(cmp.Compare(ofTenant[a.tenant], ofTenant[b.tenant]), cmp.Compare(sizes[a], sizes[b]))
 	})
 	size := 0
 	take := func(in group) {
@@ -520,9 +521,10 @@ func (s *Store) takePending(left int64) map[string][]byte {
 		size += sizes[in]
 		delete(sets, in)
 	}
+	most := min(left, commitBytes) // a larger debt would hold up the next commit for longer
 	takeSome := func(of urgency, largest int64) {
 		for _, in := range smallestFirst {
-			if in.urgency == of && sets[in] != nil && size <= commitBytes && int64(sizes[in]) <= largest {
+			if in.urgency == of && sets[in] != nil && size <= int(most) && int64(sizes[in]) <= largest {
 				take(in)
 			}
 		}
@@ -534,7 +536,8 @@ func (s *Store) takePending(left int64) map[string][]byte {
 	}
 	takeSome(known, math.MaxInt64)
 	if size <= commitBytes {
-		take(group{setKey(scope{kind: services}), idle})
+		ofServices := setKey(scope{kind: services})
+		take(group{ofServices, ofServices, idle})
 		takeSome(idle, math.MaxInt64)
 	}
 	return s.values()
@@ -542,8 +545,8 @@ func (s *Store) takePending(left int64) map[string][]byte {
 
 // group is the changes of one set that are equally urgent.
 type group struct {
-	// set is setKey of the set, or the key of a change that is of no set.
-	set string
+	// set is setKey of the set, or the key of a change that is of no set. tenant is the set's namespace, or set.
+	set, tenant string
 	urgency
 }
 
@@ -596,24 +599,26 @@ func (s *Store) namespaces() map[string]bool {
 func (s *Store) groupOf(key string, used map[string]bool) group {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
-		return group{key, first}
+		return group{key, key, first}
 	}
-	set := keyOf(parts[1:4]...)
+	of := group{set: keyOf(parts[1:4]...)}
+	of.tenant = cmp.Or(parts[2], of.set)
 	in := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]
 	ofService := parts[1] == services.key()
 	switch {
 	case in == nil || in.version == 0: // it was dropped
-		return group{set, first}
+		of.urgency = first
 	case strings.Contains(parts[1], " by "):
-		return group{set, idle}
+		of.urgency = idle
 	case !in.saved,
 		ofService && len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes"):
-		return group{set, first}
+		of.urgency = first
 	case ofService:
-		return group{set, idle}
+		of.urgency = idle
 	default:
-		return group{set, known}
+		of.urgency = known
 	}
+	return of
 }
 
 // setKey names a set, as the keys of its changes do.

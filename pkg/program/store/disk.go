@@ -17,7 +17,7 @@ var ErrInUse = errors.New("another process uses it")
 // disk is the interface of a Store to a directory. Tests use a model instead.
 type disk interface {
 	// Lock makes the directory if it is missing, and locks it for this process. The error may be ErrInUse.
-	Lock() (io.Closer, error)
+	Lock() (lock, error)
 	// Names returns the names of the files.
 	Names() ([]string, error)
 	// Read opens a file for reading, and returns its size.
@@ -29,6 +29,13 @@ type disk interface {
 	Remove(name string) error
 	// Sync returns when the names are on the disk.
 	Sync() error
+}
+
+// lock is a directory that is locked until Close.
+type lock interface {
+	io.Closer
+	// IsThere reports whether the directory is still the one at its path: something else may have been mounted there.
+	IsThere() bool
 }
 
 // file is a file that is open for writing.
@@ -47,23 +54,31 @@ type directory string
 
 func (d directory) path(name string) string { return filepath.Join(string(d), name) }
 
-func (d directory) Lock() (io.Closer, error) {
+func (d directory) Lock() (lock, error) {
 	if err := d.make(); err != nil {
 		return nil, err
 	}
 	// The directory itself is locked, which needs no extra inode.
-	lock, err := os.Open(string(d))
+	opened, err := os.Open(string(d))
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = lock.Close() // nothing was written
+	if err := unix.Flock(int(opened.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = opened.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrInUse
 		}
 		return nil, err
 	}
-	return lock, nil
+	return lockedDirectory{opened}, nil
+}
+
+type lockedDirectory struct{ *os.File }
+
+func (d lockedDirectory) IsThere() bool {
+	locked, err := d.Stat()
+	there, statErr := os.Stat(d.Name())
+	return err == nil && statErr == nil && os.SameFile(locked, there)
 }
 
 // make makes the directory. A new directory must be on the disk before its files are.

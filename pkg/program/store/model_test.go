@@ -25,6 +25,8 @@ type model struct {
 	unreadable string
 	// unlisted is set while nothing says which files there are.
 	unlisted bool
+	// mounts is how often something was mounted.
+	mounts int
 	// creates is how often a file was to be made.
 	creates int
 	// flash is how many bytes flash has written: for each sync of a file what was new, and at least 16 KiB.
@@ -124,7 +126,17 @@ var (
 	errIO   = unix.EIO
 )
 
-func (m *model) Lock() (io.Closer, error) { return io.NopCloser(nil), nil }
+func (m *model) Lock() (lock, error) { return &modelLock{m, m.mounts}, nil }
+
+type modelLock struct {
+	*model
+
+	mounts int
+}
+
+func (l *modelLock) IsThere() bool { return l.mounts == l.model.mounts }
+
+func (*modelLock) Close() error { return nil }
 
 func (m *model) Names() ([]string, error) {
 	if m.unlisted {

@@ -249,18 +249,28 @@ func (w *world) rot() {
 	}
 }
 
-// unlist has a start at which nothing says which files there are, as before the directory is mounted. What is said
-// until the next start may be lost, but nothing of what was there.
+// unlist has a start before the directory is mounted: nothing says which files there are, or another directory is at its
+// path. What is said until the next start may be lost, but nothing of what was there.
 func (w *world) unlist() {
 	w.crash()
 	known, state := w.state, map[string][]byte{"key 0": {}, "gone late": {}}
-	w.disk.unlisted = true
+	early := w.random.IntN(2) == 0
+	there, safe := w.disk.now, w.disk.safe
+	if w.disk.unlisted = !early; early { // there is another directory at the path
+		w.disk.now, w.disk.safe = map[string]*inode{}, map[string]*inode{}
+	}
 	late, found, problems := open(Options{Dir: "dir", Key: w.key, Lasting: isLasting, HourlyBytes: 32 << 20,
 		State: func() iter.Seq2[string, []byte] { return sorted(state) }, Now: w.options().Now}, w.disk)
-	if len(found) > 0 || len(problems) == 0 {
+	if len(found) > 0 || len(problems) == 0 && !early {
 		w.Fatalf("seed %d: nobody says that a directory cannot be read", w.seed)
 	}
-	w.disk.unlisted = false
+	if w.disk.unlisted = false; early {
+		for range w.random.IntN(6) {
+			_ = late.Rewrite()
+		}
+		w.disk.now, w.disk.safe, w.disk.steps = there, safe, nil
+		w.disk.mounts++
+	}
 	for key, value := range state {
 		if err := late.Commit(map[string][]byte{key: value}); err == nil && len(known) > 0 {
 			w.Fatalf("seed %d: what there was is replaced", w.seed)

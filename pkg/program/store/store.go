@@ -64,7 +64,7 @@ type Store struct {
 	// chain has the seal for new files.
 	chain chain
 	disk  disk
-	lock  io.Closer
+	lock  lock
 	// blocked is why nothing will ever be written; nil otherwise.
 	blocked error
 
@@ -325,8 +325,13 @@ func (s *Store) Commit(changes map[string][]byte) error {
 	return nil
 }
 
-// locked locks the directory if that failed before. The error is why nothing is written.
+// locked locks the directory if that failed before, or if it is another one than before. The error is why nothing is
+// written.
 func (s *Store) locked() (err error) {
+	if s.lock != nil && !s.lock.IsThere() {
+		_ = s.lock.Close() // what counts was synced
+		s.lock, s.newest, s.older, s.highest = nil, nil, nil, 0
+	}
 	if s.blocked == nil && s.lock == nil {
 		s.lock, err = s.disk.Lock()
 		return err

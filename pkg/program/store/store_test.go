@@ -321,6 +321,44 @@ func TestNowhere(t *testing.T) {
 	}
 }
 
+// TestMountedLate: a file system that is mounted on the directory after the start is not written over, and nothing is
+// called written that is beneath it. If it is empty, it is used.
+func TestMountedLate(t *testing.T) {
+	for _, test := range []struct{ before, beneath int }{{1, 1}, {3, 1}, {1, 3}, {0, 2}} {
+		parent := t.TempDir()
+		dir, mounted := filepath.Join(parent, "store"), filepath.Join(parent, "mounted")
+		k, _ := keep(t, mounted, nil)
+		for i := range test.before {
+			k.put("gone 1", []byte{})
+			k.put("a", fmt.Append(nil, i))
+			k.must(k.Rewrite())
+		}
+		before := maps.Clone(k.state)
+		k.must(k.Close())
+		late, _ := keep(t, dir, nil)
+		for range test.beneath {
+			late.put("b", []byte("1"))
+			late.must(late.Rewrite())
+		}
+		late.must(os.Rename(dir, filepath.Join(parent, "beneath")))
+		late.must(os.Rename(mounted, dir))
+		for range 3 {
+			late.now = late.now.Add(time.Hour)
+			err := errors.Join(late.Commit(map[string][]byte{"b": []byte("2")}), late.Rewrite(),
+				late.Commit(map[string][]byte{"gone 2": {}}))
+			if (err == nil) != (test.before == 0) {
+				t.Errorf("%+v: %v", test, err)
+			}
+		}
+		if test.before == 0 {
+			before = map[string][]byte{"b": []byte("1"), "gone 2": {}}
+		}
+		if state, problems := Read(dir, nil); !equal(state, before) || len(problems) > 0 {
+			t.Errorf("%+v: there is %q, %v", test, state, problems)
+		}
+	}
+}
+
 // TestSizes: values of any size come back, a state of several frames is compressed, and what does not fit is refused.
 func TestSizes(t *testing.T) {
 	for _, key := range [][]byte{nil, key32} {

@@ -218,6 +218,40 @@ func TestTheClockGoesOn(t *testing.T) {
 	})
 }
 
+// TestClockBehindWithContact: the machine starts with a clock that is an hour behind, hears from kube-apiserver, and is
+// cut off. What expires is judged by the clock of kube-apiserver, which has issued tokens, also after the next start.
+func TestClockBehindWithContact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const behind, lifetime = time.Hour, 30 * time.Minute
+		truth := func() time.Time { return time.Now().Add(behind) }
+		s, old, renewed := newStore("node0"), tokenRequest{Pod: "old"}, tokenRequest{Pod: "renewed"}
+		issued := func() token {
+			return token{Issued: truth(), Expiration: truth().Add(lifetime), Until: truth().Add(lifetime)}
+		}
+		kept := issued()
+		time.Sleep(lifetime / 2)
+		if problems := s.load(map[string][]byte{keyHeard: textOf(truth()), tokenKey(old): kept.text()}); problems != nil {
+			t.Fatal(problems)
+		}
+		sink{s, podsOf("node0")}.At("5", nil) // a bookmark
+		fetched := issued()
+		fetched.fetched = time.Now()
+		s.putToken(renewed, fetched)
+		time.Sleep(lifetime/2 + time.Minute)
+		if !kept.hasExpired(s.now()) || s.now().Before(truth()) {
+			t.Errorf("it is %s before the truth, and a token has expired: %v", truth().Sub(s.now()),
+				kept.hasExpired(s.now()))
+		}
+		again := newStore("node0")
+		if problems := again.load(s.takePending(hourlyBytes)); problems != nil {
+			t.Fatal(problems)
+		}
+		if late := truth().Sub(again.now()); late > lifetime {
+			t.Errorf("after the next start it is %s before the truth", late)
+		}
+	})
+}
+
 // TestLaggingReplica: after a start the first list is not older than what is kept, whichever replica answers. Only of a
 // kube-apiserver that was restored from a backup it is.
 func TestLaggingReplica(t *testing.T) {

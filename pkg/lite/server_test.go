@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -670,6 +671,8 @@ func TestMistakes(t *testing.T) {
 	f.start()
 	again := f.config
 	again.Kubeconfig = filepath.Join(f.config.Dir, KubeletFile)
+	before, err := os.ReadFile(again.Kubeconfig)
+	f.must(err)
 	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "names this server") {
 		t.Errorf("its own kubeconfig: %v", err)
 	}
@@ -681,6 +684,10 @@ func TestMistakes(t *testing.T) {
 		if _, err := New(twice, klog.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("twice: %v, want %s", err, want)
 		}
+	}
+	f.followed() // the first goes on, and the kubelet is still led to it
+	if after, err := os.ReadFile(again.Kubeconfig); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("its kubeconfig is %s, %v", after, err)
 	}
 }
 

@@ -712,19 +712,30 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 }
 
 // now returns the time of the clock, or a lower bound of the time if the clock is behind that, for example after a loss
-// of power without a battery. The bound is the last contact with kube-apiserver plus the time that has passed in this
-// process since.
+// of power without a battery. The bounds are the last contact with kube-apiserver, and the times at which it issued the
+// tokens, each plus the time that has passed in this process since.
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, least := time.Now(), s.heard
+	now := time.Now()
 	if !s.heard.IsZero() {
-		least = s.heard.Add(time.Since(s.heardHere))
+		now = latest(now, s.heard.Add(time.Since(s.heardHere)))
 	}
-	if now.After(least) {
-		return now
+	for _, kept := range s.tokens {
+		least := kept.Issued
+		if !kept.fetched.IsZero() {
+			least = least.Add(time.Since(kept.fetched))
+		}
+		now = latest(now, least)
 	}
-	return least
+	return now
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // covering returns a set that covers a scope: its own, or that of all objects of the kind, in the namespace or the

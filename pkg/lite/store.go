@@ -438,7 +438,7 @@ func (s *Store) isCurrent(of scope) bool {
 
 // noteContact records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
 func (s *Store) noteContact(now time.Time) {
-	s.heard, s.heardHere = now, time.Now()
+	s.heard, s.heardHere = now.Round(0), time.Now()
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
 		s.heardKept = now
 		s.recordValue(keyHeard, textOf(now))
@@ -717,25 +717,15 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	if !s.heard.IsZero() {
-		now = latest(now, s.heard.Add(time.Since(s.heardHere)))
-	}
+	times := []time.Time{time.Now(), s.heard.Add(time.Since(s.heardHere))}
 	for _, kept := range s.tokens {
 		least := kept.Issued
 		if !kept.fetched.IsZero() {
 			least = least.Add(time.Since(kept.fetched))
 		}
-		now = latest(now, least)
+		times = append(times, least)
 	}
-	return now
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return slices.MaxFunc(times, time.Time.Compare)
 }
 
 // covering returns a set that covers a scope: its own, or that of all objects of the kind, in the namespace or the

@@ -131,20 +131,33 @@ func TestTokensWithAnyClock(t *testing.T) {
 	}
 }
 
+// before returns what time.Now returned a moment ago, by a clock that has been set forward since, or went on in a
+// suspend. The seconds since 1885 begin at bit 30.
+func before(t *testing.T, by time.Duration) time.Time {
+	t.Helper()
+	at := time.Now()
+	*(*uint64)(unsafe.Pointer(&at)) -= uint64(by/time.Second) << 30 // there is no other way
+	if time.Since(at) > time.Minute || time.Now().Round(0).Sub(at) < by {
+		t.Fatalf("%s is not %s ago by one clock", at, by)
+	}
+	return at
+}
+
+// TestClockSetRight: a clock that is set forward after the last contact with kube-apiserver counts.
+func TestClockSetRight(t *testing.T) {
+	s := newStore("node0")
+	for range 10000 { // how long the calls take must not matter
+		s.noteContact(before(t, fiveYears))
+		if late := time.Now().Round(0).Sub(s.now()); late > time.Minute {
+			t.Fatalf("it is %s behind", late)
+		}
+	}
+}
+
 // TestTokensOverASuspend: the monotonic clock stands still while the machine is suspended. Afterwards tokens are
 // renewed by the other clock, and have expired if that says so; not if that was only set right.
 func TestTokensOverASuspend(t *testing.T) {
 	const lifetime = time.Hour
-	// before returns what time.Now returned a moment ago, by a clock that has been set forward since, or went on in a
-	// suspend. The seconds since 1885 begin at bit 30.
-	before := func(by time.Duration) time.Time {
-		at := time.Now()
-		*(*uint64)(unsafe.Pointer(&at)) -= uint64(by/time.Second) << 30 // there is no other way
-		if time.Since(at) > time.Minute || time.Now().Round(0).Sub(at) < by {
-			t.Fatalf("%s is not %s ago by one clock", at, by)
-		}
-		return at
-	}
 	for name, test := range map[string]struct {
 		by time.Duration
 		// ahead is the clock of kube-apiserver, which is right, before this one was set.
@@ -159,7 +172,7 @@ func TestTokensOverASuspend(t *testing.T) {
 		"no suspend, clock behind":    {0, fiveYears, false, false},
 		"no suspend, clock ahead":     {0, -fiveYears, false, false},
 	} {
-		fetched := before(test.by)
+		fetched := before(t, test.by)
 		issued := fetched.Round(0).Add(test.ahead)
 		kept := token{Issued: issued, Expiration: issued.Add(lifetime), Until: issued.Add(lifetime), fetched: fetched}
 		if due, expired := kept.isDue(), kept.hasExpired(time.Now()); due != test.due || expired != test.expired {

@@ -177,7 +177,7 @@ func TestUnreadableEntry(t *testing.T) {
 				Name: in.object(), ResourceVersion: "5"}}))
 		})
 	}
-	state := from.takePending(hourlyBytes)
+	state := taken(from, hourlyBytes)
 	broken := named(secrets, "shop", "a")
 	state[objectKey(broken, types.NamespacedName{Namespace: "shop", Name: "a"})] = []byte("\xff\xff")
 	state[keyToken+"\x00{"] = []byte("x")
@@ -193,7 +193,7 @@ func TestUnreadableEntry(t *testing.T) {
 	}
 	to := sink{s, broken}
 	to.At("6", func() { to.Replace(nil) }) // it does not exist any longer
-	for key, value := range s.takePending(hourlyBytes) {
+	for key, value := range taken(s, hourlyBytes) {
 		if state[key] = value; value == nil {
 			delete(state, key)
 		}
@@ -243,7 +243,7 @@ func TestClockBehindWithContact(t *testing.T) {
 				kept.hasExpired(s.now()))
 		}
 		again := newStore("node0")
-		if problems := again.load(s.takePending(hourlyBytes)); problems != nil {
+		if problems := again.load(taken(s, hourlyBytes)); problems != nil {
 			t.Fatal(problems)
 		}
 		if late := truth().Sub(again.now()); late > lifetime {
@@ -351,9 +351,8 @@ func TestNotOnDisk(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", ResourceVersion: "3"}}
 	sink{s, podsOf("node0")}.At("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
 	for _, saved := range []bool{false, true} {
-		s.takePending(hourlyBytes)
 		if saved {
-			s.noteCommit()
+			s.noteSaved(s.takePending(hourlyBytes))
 		}
 		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
@@ -381,17 +380,17 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 	}
 	sink{s, podsOf("node0")}.At("5", func() {})
 	pods := podsOf("node0").key(keySet)
-	if changes := s.takePending(1); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
+	changes := s.takePending(1)
+	if len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
 		t.Errorf("%d changes without time", len(changes))
 	}
-	s.noteCommit()
-	changes := s.takePending(hourlyBytes)
+	s.noteSaved(changes)
+	changes = s.takePending(hourlyBytes)
 	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
 		t.Errorf("%d changes at once, of sets of 4", len(changes))
 	}
 	for range 10 {
-		s.takePending(hourlyBytes)
-		s.noteCommit()
+		s.noteSaved(s.takePending(hourlyBytes))
 	}
 	if count, _ := s.unsavedChanges(); count > 0 {
 		t.Errorf("%d changes are never written", count)

@@ -86,7 +86,7 @@ func TestStrangersServices(t *testing.T) {
 			Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}})
 		to.At(strconv.Itoa(version), func() { to.Apply(to.Reduce(o)) })
 	}
-	names := func(changes map[string][]byte) (names []string) {
+	names := func(changes changes) (names []string) {
 		for key := range changes {
 			names = append(names, key[strings.LastIndexByte(key, 0)+1:])
 		}
@@ -106,7 +106,7 @@ func TestStrangersServices(t *testing.T) {
 	if got := names(s.takePending(hourlyBytes)); len(got) != len(own)+3 {
 		t.Errorf("with spare bytes %q are written", got)
 	}
-	s.noteCommit()
+	s.noteSaved(s.takePending(hourlyBytes))
 	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
 	if changes := s.takePending(hourlyBytes); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))

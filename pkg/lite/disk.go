@@ -76,9 +76,9 @@ func (s *Server) commit(logger klog.Logger, left int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes := s.store.takePending(left)
-	err := s.disk.Commit(changes)
+	err := s.disk.Commit(changes.values())
 	if waiting, _ := s.store.unsavedChanges(); err != nil || len(changes) > 0 || waiting == 0 {
-		s.noteCommit(logger, err)
+		s.noteCommit(logger, changes, err)
 	}
 }
 
@@ -87,15 +87,15 @@ func (s *Server) commitGone(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if changes := s.store.takeGone(); len(changes) > 0 {
-		s.noteCommit(logger, s.disk.Commit(changes))
+		s.noteCommit(logger, changes, s.disk.Commit(changes.values()))
 	}
 }
 
 // noteCommit records the outcome of a commit. The caller holds the lock.
-func (s *Server) noteCommit(logger klog.Logger, err error) {
+func (s *Server) noteCommit(logger klog.Logger, of changes, err error) {
 	before := s.unkept
 	if s.unkept = err; err == nil {
-		s.store.noteCommit()
+		s.store.noteSaved(of)
 	}
 	if err != nil && before == nil {
 		logger.Error(err, "What kube-apiserver says is not on the disk, trying again")

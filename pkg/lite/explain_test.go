@@ -41,8 +41,7 @@ func kept(all objects) *Store {
 			}
 		})
 	}
-	s.takePending(hourlyBytes)
-	s.noteCommit() // it is on the disk
+	s.noteSaved(s.takePending(hourlyBytes)) // it is on the disk
 	return s
 }
 
@@ -344,7 +343,7 @@ func TestAgeSurvives(t *testing.T) {
 	s.noteContact(begin.Add(100 * time.Second))
 	sink{s, scope{kind: services}}.At("7", nil)
 	next := newStore("node0")
-	if err := next.load(s.takePending(hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
+	if err := next.load(taken(s, hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
 		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
 	}
 }
@@ -451,12 +450,11 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	if unsaved := s.unsaved(); len(unsaved) != len(always("node0")) {
 		t.Errorf("before a commit: %q", unsaved)
 	}
-	state := s.takePending(hourlyBytes)
+	state := taken(s, hourlyBytes)
 	if unsaved := s.unsaved(); len(unsaved) == 0 {
 		t.Error("after a commit that failed")
 	}
-	s.takePending(hourlyBytes)
-	s.noteCommit()
+	s.noteSaved(s.takePending(hourlyBytes))
 	reach("2")
 	next := newStore("node0")
 	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {

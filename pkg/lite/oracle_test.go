@@ -128,22 +128,27 @@ func (w *world) commit() {
 	if w.accounts != nil && w.random.IntN(2) == 0 {
 		left = 1 // what accounts read waits
 	}
-	err := w.disk.Commit(w.store.takePending(left))
+	changes := w.store.takePending(left)
+	err := w.disk.Commit(changes.values())
 	if err == nil && w.random.IntN(5) == 0 {
 		err = w.disk.Rewrite()
 	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.store.noteCommit()
+	w.store.noteSaved(changes)
 	w.committed = version
 }
 
+// taken are the values of the changes that would be written now.
+func taken(s *Store, left int64) map[string][]byte { return s.takePending(left).values() }
+
 func (w *world) commitGone() {
-	if err := w.disk.Commit(w.store.takeGone()); err != nil {
+	changes := w.store.takeGone()
+	if err := w.disk.Commit(changes.values()); err != nil {
 		w.t.Fatal(err)
 	}
-	w.store.noteCommit()
+	w.store.noteSaved(changes)
 }
 
 // remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it

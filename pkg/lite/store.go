@@ -40,9 +40,9 @@ type Store struct {
 	refused map[types.UID]bool
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]leftOut
-	// pending are the changes that are not on the disk, by their keys. taken are those of them that are being written,
-	// inState those that the last result of all includes.
-	pending, taken, inState changes
+	// pending are the changes that are not on the disk, by their keys. inState are those of them that the last result of
+	// wholeState includes.
+	pending, inState changes
 	// changed is set if something has changed since the last call of hasChanged.
 	changed bool
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
@@ -491,16 +491,15 @@ func (s *Store) remove(of scope) {
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
 // each set whole. First come the sets of the namespace that has the least to write, and of these the smallest, so that
 // one tenant's objects do not use up what all may write. left is how many bytes may be written now; see urgency.
-func (s *Store) takePending(left int64) map[string][]byte {
+func (s *Store) takePending(left int64) changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = changes{}
-	sets, used := map[group]changes{}, s.namespaces()
+	taken, sets, used := changes{}, map[group]changes{}, s.namespaces()
 	for key, made := range s.pending {
 		switch in := s.groupOf(key, used); {
 		case isLasting(key): // takeGone takes those
 		case in.set == setKey(podsOf(s.node)), in.set == setKey(named(nodes, "", s.node)):
-			s.taken[key] = made
+			taken[key] = made
 		case sets[in] == nil:
 			sets[in] = changes{key: made}
 		default:
@@ -517,7 +516,7 @@ func (s *Store) takePending(left int64) map[string][]byte {
 	})
 	size := 0
 	take := func(in group) {
-		maps.Copy(s.taken, sets[in])
+		maps.Copy(taken, sets[in])
 		size += sizes[in]
 		delete(sets, in)
 	}
@@ -532,7 +531,7 @@ func (s *Store) takePending(left int64) map[string][]byte {
 	takeSome(first, math.MaxInt64)
 	if left <= hourlyBytes/2 {
 		takeSome(known, left/knownShare)
-		return s.values()
+		return taken
 	}
 	takeSome(known, math.MaxInt64)
 	if size <= commitBytes {
@@ -540,7 +539,7 @@ func (s *Store) takePending(left int64) map[string][]byte {
 		take(group{ofServices, ofServices, idle})
 		takeSome(idle, math.MaxInt64)
 	}
-	return s.values()
+	return taken
 }
 
 // group is the changes of one set that are equally urgent.
@@ -567,6 +566,15 @@ const knownShare = 16
 
 // changes are changes by their keys.
 type changes map[string]*change
+
+// values returns the changes in the form of the disk, with nil for a removed key.
+func (c changes) values() map[string][]byte {
+	values := make(map[string][]byte, len(c))
+	for key, made := range c {
+		values[key] = made.bytes()
+	}
+	return values
+}
 
 func (c changes) size() (size int) {
 	for key, made := range c {
@@ -624,46 +632,31 @@ func (s *Store) groupOf(key string, used map[string]bool) group {
 // setKey names a set, as the keys of its changes do.
 func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fields) }
 
-// takeGone returns the gone pods that are not on the disk.
-func (s *Store) takeGone() map[string][]byte {
+// takeGone returns the changes of gone pods that are not on the disk.
+func (s *Store) takeGone() changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = changes{}
+	taken := changes{}
 	for key, made := range s.pending {
 		if isLasting(key) {
-			s.taken[key] = made
+			taken[key] = made
 		}
 	}
-	return s.values()
-}
-
-// values returns the values of the changes that are being written. The caller holds the lock.
-func (s *Store) values() map[string][]byte {
-	values := make(map[string][]byte, len(s.taken))
-	for key, made := range s.taken {
-		values[key] = made.bytes()
-	}
-	return values
-}
-
-// noteCommit notes that what takePending or takeGone has returned is on the disk.
-func (s *Store) noteCommit() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.noteSaved(s.taken)
+	return taken
 }
 
 // noteState notes that what wholeState has returned is on the disk: the changes from before need not be written again.
 // Gone pods must be in the older file too.
 func (s *Store) noteState() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	maps.DeleteFunc(s.inState, func(key string, _ *change) bool { return isLasting(key) })
 	s.noteSaved(s.inState)
+	s.inState = nil
 }
 
-// noteSaved notes that changes are on the disk. Their keys may have changed again since. The caller holds the lock.
+// noteSaved notes that changes are on the disk. Their keys may have changed again since.
 func (s *Store) noteSaved(saved changes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for key, made := range saved {
 		if made.of != nil {
 			made.of.saved = true
@@ -672,7 +665,6 @@ func (s *Store) noteSaved(saved changes) {
 			delete(s.pending, key)
 		}
 	}
-	clear(saved)
 }
 
 // wholeState returns the whole state in the form of the disk. Objects are encoded one by one.

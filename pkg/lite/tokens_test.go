@@ -111,8 +111,7 @@ func TestTokensWithAnyClock(t *testing.T) {
 			if asked := renew(60); asked != 6 {
 				t.Errorf("%s ahead: %d requests in 60 s, want 6", ahead, asked)
 			}
-			state := f.store.takePending(hourlyBytes)
-			f.store.noteCommit()
+			state := taken(f.store, hourlyBytes)
 			f.store = newStore("node0") // a restart
 			if problems := f.store.load(state); len(problems) > 0 {
 				t.Fatal(problems)

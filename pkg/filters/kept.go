@@ -137,7 +137,7 @@ func (k *KeptAnswers) Run(ctx context.Context) {
 func (k *KeptAnswers) write() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.pending) == 0 || !k.store.Due() {
+	if len(k.pending) == 0 || k.store.Left() == 0 {
 		return
 	}
 	before := k.failure

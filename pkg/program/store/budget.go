@@ -96,18 +96,14 @@ func (s *Store) charge(bytes int64, by charge) {
 	by(&s.budget, bytes)
 }
 
-// Due reports whether the next commit is within the budget. Urgent changes may be committed nevertheless.
-func (s *Store) Due() bool {
-	s.budget.fill(s.options.Now())
-	return s.budget.left > 0 && (s.budget.owed == 0 || !s.needsState())
-}
-
-// Left returns how many bytes of the budget are left; 0 if the next commit is not due.
+// Left returns how many bytes of the budget are left for the next commit; 0 if it is not within the budget. Urgent
+// changes may be committed nevertheless.
 func (s *Store) Left() int64 {
-	if !s.Due() {
+	s.budget.fill(s.options.Now())
+	if s.budget.owed > 0 && s.needsState() {
 		return 0
 	}
-	return s.budget.left
+	return max(s.budget.left, 0)
 }
 
 // Written is how many bytes were written since Open.

@@ -131,7 +131,7 @@ func TestBudgetPaysWhatIsOwed(t *testing.T) {
 		}
 	}
 	k, _ := keep(t, t.TempDir(), nil)
-	if k.budget.left = 0; k.Due() {
+	if k.budget.left = 0; k.Left() > 0 {
 		t.Error("a commit is due without any budget")
 	}
 }

@@ -124,15 +124,15 @@ func TestTornCommitOfPlausibleBytes(t *testing.T) {
 func TestOpeningWritesNothing(t *testing.T) {
 	k, _ := keep(t, t.TempDir(), nil)
 	value := make([]byte, 3<<20)
-	for i := 0; k.Due(); i++ {
+	for i := 0; k.Left() > 0; i++ {
 		_, _ = rand.Read(value)
 		k.put("a", value)
 	}
 	before, err := os.Stat(files(t, k.dir)[0])
 	k.must(err)
 	for range 5 {
-		if problems := k.reopen(); len(problems) > 0 || k.Due() || k.Written() > 0 {
-			t.Fatalf("a start: due %v, %d bytes, %v", k.Due(), k.Written(), problems)
+		if problems := k.reopen(); len(problems) > 0 || k.Left() > 0 || k.Written() > 0 {
+			t.Fatalf("a start: %d bytes are left, %d were written, %v", k.Left(), k.Written(), problems)
 		}
 	}
 	after, err := os.Stat(files(t, k.dir)[0])
@@ -140,10 +140,10 @@ func TestOpeningWritesNothing(t *testing.T) {
 	if before.Size() != after.Size() || before.ModTime() != after.ModTime() {
 		t.Error("a start has written")
 	}
-	if k.now = k.now.Add(-time.Hour); k.reopen() != nil || k.Due() {
+	if k.now = k.now.Add(-time.Hour); k.reopen() != nil || k.Left() > 0 {
 		t.Error("a clock that is behind gives a new budget")
 	}
-	if k.now = k.now.Add(2 * time.Hour); k.reopen() != nil || !k.Due() {
+	if k.now = k.now.Add(2 * time.Hour); k.reopen() != nil || k.Left() == 0 {
 		t.Error("after an hour there is no budget")
 	}
 }
@@ -161,7 +161,7 @@ func TestBudget(t *testing.T) {
 				w.now = w.now.Add(time.Second)
 				value := noise[second : second+size]
 				w.state["x"] = value
-				if w.store.Due() {
+				if w.store.Left() > 0 {
 					_ = w.store.Commit(map[string][]byte{"x": value})
 				}
 				if second%60 == 0 && !failing {
@@ -194,7 +194,7 @@ func TestLargeState(t *testing.T) {
 			_ = w.store.Commit(map[string][]byte{"noise": noise})
 			last, longest := w.now, time.Duration(0)
 			for second := range hours * 3600 {
-				if w.now = w.now.Add(time.Second); w.store.Due() {
+				if w.now = w.now.Add(time.Second); w.store.Left() > 0 {
 					w.state["x"] = append(fmt.Append(nil, second), change...)
 					_ = w.store.Commit(map[string][]byte{"x": w.state["x"]})
 					last = w.now

@@ -103,7 +103,7 @@ func (w *Writer) prepare(ctx context.Context) {
 
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
-	if !w.Dir.Clock.Now().Before(w.next) && w.Dir.store.Due() {
+	if !w.Dir.Clock.Now().Before(w.next) && w.Dir.store.Left() > 0 {
 		w.write(ctx)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/oauth2"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -19,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -268,28 +269,22 @@ func (s *Store) accountToken(account string) (newest token, ok bool) {
 
 func (r tokenRequest) account() string { return r.Namespace + "/" + r.ServiceAccount }
 
-// asAccount is a transport that sends requests with a kept token of an account, "" for any.
-type asAccount struct {
-	next    http.RoundTripper
+var errNoAccount = errors.New("the ServiceAccount has no token for a pod of this node")
+
+// accountTokens are the kept tokens of an account, "" for any.
+type accountTokens struct {
 	store   *Store
 	account string
 }
 
-var errNoAccount = errors.New("the ServiceAccount has no token for a pod of this node")
-
-// RoundTrip implements http.RoundTripper.
-func (t asAccount) RoundTrip(r *http.Request) (*http.Response, error) {
+// Token implements oauth2.TokenSource.
+func (t accountTokens) Token() (*oauth2.Token, error) {
 	kept, ok := t.store.accountToken(t.account)
 	if !ok {
 		return nil, errNoAccount
 	}
-	r = utilnet.CloneRequest(r)
-	r.Header.Set("Authorization", bearerPrefix+kept.Token)
-	return t.next.RoundTrip(r)
+	return &oauth2.Token{AccessToken: kept.Token}, nil
 }
-
-// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
-func (t asAccount) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // connectAccounts lets the follower read with the tokens of accounts. config is the node's own configuration.
 func (s *Server) connectAccounts(config *rest.Config) error {
@@ -302,7 +297,7 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	}
 	as := func(account string) *rest.Config {
 		config := rest.CopyConfig(config)
-		config.Transport = asAccount{anonymous, s.store, account}
+		config.Transport = transport.TokenSourceWrapTransport(accountTokens{s.store, account})(anonymous)
 		return config
 	}
 	for account := range s.store.accounts {

@@ -230,7 +230,8 @@ func TestClockBehindWithContact(t *testing.T) {
 		}
 		kept := issued()
 		time.Sleep(lifetime / 2)
-		if problems := s.load(map[string][]byte{keyHeard: textOf(truth()), tokenKey(old): kept.text()}); problems != nil {
+		state := map[string][]byte{keyHeard: textOf(truth()), tokenKey(old): kept.text()}
+		if problems := s.load(state); problems != nil {
 			t.Fatal(problems)
 		}
 		sink{s, podsOf("node0")}.At("5", nil) // a bookmark

@@ -284,9 +284,9 @@ func TestLargeFirstState(t *testing.T) {
 	}
 }
 
-// TestEquallyLargeNewObject: while what the pods of a tenant name is not on the disk yet, because it is larger than what
-// may be written in an hour, a pod of somebody else that names one object as large as each of theirs does not wait for
-// all of them.
+// TestEquallyLargeNewObject: while what a tenant's pods name is not on the disk yet, because it is larger than what may
+// be written in an hour, a pod of somebody else that names one object as large as each of theirs does not wait for all
+// of them.
 func TestEquallyLargeNewObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newDiskFixture(t)

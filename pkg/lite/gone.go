@@ -73,9 +73,9 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// isRefused reports whether kube-apiserver has refused to remove a pod. The kubelet then tries again every 10 seconds,
-// and if each of these intentions were on the disk before its request is passed on, and then revoked, one such pod would
-// use up most of the hourly bytes.
+// isRefused reports whether kube-apiserver has refused to remove a pod. The kubelet then tries again every 10 seconds.
+// If each of these intentions were written before its request is passed on, and then revoked, one such pod would use up
+// most of the hourly bytes.
 func (s *Store) isRefused(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

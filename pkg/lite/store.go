@@ -40,7 +40,7 @@ type Store struct {
 	refused map[types.UID]bool
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]leftOut
-	// pending are the changes that are not on the disk, by their keys. inState are those of them that the last result of
+	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
 	// wholeState includes.
 	pending, inState changes
 	// changed is set if something has changed since the last call of hasChanged.
@@ -709,15 +709,19 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	times := []time.Time{time.Now(), s.heard.Add(time.Since(s.heardHere))}
-	for _, kept := range s.tokens {
-		least := kept.Issued
-		if !kept.fetched.IsZero() {
-			least = least.Add(time.Since(kept.fetched))
+	now := time.Now()
+	atLeast := func(bound time.Time) {
+		if bound.After(now) {
+			now = bound
 		}
-		times = append(times, least)
 	}
-	return slices.MaxFunc(times, time.Time.Compare)
+	atLeast(s.heard.Add(time.Since(s.heardHere)))
+	for _, kept := range s.tokens {
+		if atLeast(kept.Issued); !kept.fetched.IsZero() {
+			atLeast(kept.Issued.Add(time.Since(kept.fetched)))
+		}
+	}
+	return now
 }
 
 // covering returns a set that covers a scope: its own, or that of all objects of the kind, in the namespace or the

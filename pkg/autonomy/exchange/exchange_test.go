@@ -1032,3 +1032,24 @@ func TestOneWayWithoutNeed(t *testing.T) {
 		}
 	})
 }
+
+// TestIdleServices: neighbours hear of every Service in which a pod is idle, and read a bounded number of them.
+func TestIdleServices(t *testing.T) {
+	idle := make([]string, maxIdle)
+	for i := range idle {
+		idle[i] = fmt.Sprint("service-", i)
+	}
+	key := facts.PodKey{Namespace: "ns", Name: "db", UID: "uid"}
+	for _, count := range []int{0, 8, 9, 100, maxIdle} {
+		said := facts.LivePod{Serving: true, Idle: idle[:count]}
+		pods, _, err := decodePods(encodePods(map[facts.PodKey]facts.LivePod{key: said}))
+		if heard := pods[key]; err != nil || !slices.Equal(heard.Idle, said.Idle) {
+			t.Errorf("of %d Services neighbours hear %d: %v", count, len(heard.Idle), err)
+		}
+	}
+	half := facts.LivePod{Idle: idle[:maxIdle/2+1]}
+	tooMany := encodePods(map[facts.PodKey]facts.LivePod{key: half, {Namespace: "ns", Name: "web"}: half})
+	if _, _, err := decodePods(tooMany); err == nil {
+		t.Errorf("more than %d Services are read", maxIdle)
+	}
+}

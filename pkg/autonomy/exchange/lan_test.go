@@ -418,7 +418,8 @@ func (n *node) start() {
 	})
 }
 
-// runs shares pods, each written as name=address, with a "!" after it if it is not serving.
+// runs shares pods, each written as name=address, with a "/" and the Services in which it is idle, if there are any, and
+// with a "!" after it if it is not serving.
 func (n *node) runs(pods ...string) {
 	n.Share(wordOf(pods...))
 }
@@ -426,9 +427,11 @@ func (n *node) runs(pods ...string) {
 func wordOf(pods ...string) *facts.LivePods {
 	word := &facts.LivePods{AsOf: time.Now(), Pods: map[facts.PodKey]facts.LivePod{}}
 	for _, pod := range pods {
-		name, address, _ := strings.Cut(strings.TrimSuffix(pod, "!"), "=")
+		name, rest, _ := strings.Cut(strings.TrimSuffix(pod, "!"), "=")
+		address, idle, _ := strings.Cut(rest, "/")
 		word.Pods[facts.PodKey{Namespace: "ns", Name: name, UID: "uid-" + name}] = facts.LivePod{
 			Addresses: []netip.Addr{netip.MustParseAddr(address)}, Serving: !strings.HasSuffix(pod, "!"),
+			Idle: strings.FieldsFunc(idle, func(r rune) bool { return r == ',' }),
 		}
 	}
 	return word
@@ -443,6 +446,9 @@ func (n *node) hears(from string) string {
 	var pods []string
 	for key, pod := range word.Pods {
 		text := key.Name + "=" + pod.Addresses[0].String()
+		if len(pod.Idle) > 0 {
+			text += "/" + strings.Join(pod.Idle, ",")
+		}
 		if !pod.Serving {
 			text += "!"
 		}

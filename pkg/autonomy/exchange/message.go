@@ -36,10 +36,11 @@ const (
 	// maxMessage is the largest size of a message in bytes, and maxEnvelope the part of it around the pods. A pod takes
 	// about 250 bytes.
 	maxMessage, maxEnvelope = 1 << 20, 256
-	// maxPods is the largest number of pods of an answer.
-	maxPods = 2000
-	// maxPodAddresses is the largest number of a pod's addresses, of its former addresses, and of the Services in which
-	// it is idle. maxText is the largest size in bytes of its namespace, name, UID and reason.
+	// maxPods is the largest number of pods of an answer, and maxIdle that of the Services in which they are idle, added
+	// up.
+	maxPods, maxIdle = 2000, 16000
+	// maxPodAddresses is the largest number of a pod's addresses, and of its former addresses. maxText is the largest
+	// size in bytes of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
 )
 
@@ -81,7 +82,6 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	for key, pod := range pods {
 		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
 		pod.Former = pod.Former[:min(len(pod.Former), maxPodAddresses)]
-		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
 	slices.SortFunc(all, func(a, b podMessage) int { return a.Compare(b.PodKey) })
@@ -101,13 +101,14 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 	if _, err := all.Token(); err != nil { // the bracket
 		return nil, 0, err
 	}
-	for all.More() {
+	for idle := 0; all.More(); {
 		var pod podMessage
 		if err := all.Decode(&pod); err != nil {
 			return nil, 0, err
 		}
-		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
-			max(len(pod.Addresses), len(pod.Former), len(pod.Idle)) > maxPodAddresses ||
+		idle += len(pod.Idle)
+		if idle > maxIdle || len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
+			max(len(pod.Addresses), len(pod.Former)) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
 			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}

@@ -262,10 +262,13 @@ func (m *machine) setAway(away bool) {
 	}
 }
 
-// share gives the wrapper other pods.
+// share gives the wrapper another pod, which is not ready in any number of Services although it is in others.
 func (m *machine) share() {
 	if m.on && m.process == runs {
 		m.pods, m.shared = fmt.Sprintf("p=10.0.%d.%d", m.w.between(0, 255), m.w.between(1, 250)), time.Now()
+		for i := range m.w.r.IntN(3) * m.w.r.IntN(20) {
+			m.pods += fmt.Sprintf("%cservice-%02d", "/,"[min(i, 1)], i)
+		}
 		m.runs(m.pods)
 	}
 }

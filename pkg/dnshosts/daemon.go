@@ -278,7 +278,8 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 	services, servicesRestored := d.services.read()
 	slices, slicesRestored := d.slices.read()
 	view := View{NodeLabels: labels, Slices: slices, Services: services}
-	lines := view.Records(d.config.Domain)
+	records := view.Records(d.config.Domain)
+	lines := linesOf(records)
 	restored := nodeRestored || servicesRestored || slicesRestored
 	if restored || len(lines) == 0 { // else they replace the block, whatever it has
 		block, err := d.file.Load()
@@ -286,7 +287,7 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 		case err != nil:
 			return d.fail(err)
 		case restored && block != nil: // else these lines are better than none
-			lines = view.update(block, lines)
+			lines = update(block, records)
 		case !restored && len(block) > 0:
 			// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
 			if err := d.witness(ctx); err != nil {

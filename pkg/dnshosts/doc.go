@@ -27,8 +27,9 @@
 // A name leads to its pod whether or not the pod is ready, and while it is suspected or on a silent node, even if the
 // Service uses another pod: no other pod has that name. So the names are as if every Service had
 // publishNotReadyAddresses, and a wrapper keeps a hidden endpoint that has a host name, neither ready nor serving, in
-// its slice. A name goes with its endpoint, except that a pod which its node does not run while the API server is away
-// keeps it until another pod has the address.
+// its slice. A name goes with its endpoint, or as soon as that is terminating. While the API server is away, a wrapper
+// shows the endpoint of a pod that its node does not run as terminating once another pod has the address, whatever
+// Service that pod belongs to.
 //
 // # Which answers are used
 //

@@ -73,8 +73,9 @@ type ownPod struct {
 	addresses   []netip.Addr
 }
 
-// Records returns the lines for the file, sorted.
-func (v *View) Records(domain string) (lines []string) {
+// Records returns the addresses of the names, sorted. A name has none if its pod is ending, or is known not to have its
+// address any more.
+func (v *View) Records(domain string) map[string][]netip.Addr {
 	sites := v.sites()
 	own := map[statefulName]ownPod{}
 	for _, slice := range v.Slices {
@@ -91,46 +92,40 @@ func (v *View) Records(domain string) (lines []string) {
 	addresses := make(map[string][]netip.Addr, len(own))
 	for name, pod := range own {
 		if full := name.in(domain); len(validation.IsDNS1123Subdomain(full)) == 0 {
-			addresses[full] = pod.addresses
+			slices.SortFunc(pod.addresses, netip.Addr.Compare) // IPv4 first
+			addresses[full] = slices.Compact(pod.addresses)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(addresses)) {
-		slices.SortFunc(addresses[name], netip.Addr.Compare) // IPv4 first
-		for _, address := range slices.Compact(addresses[name]) {
-			lines = append(lines, address.String()+" "+name) // as SuperEdge's daemon writes it
-		}
+	return addresses
+}
+
+// linesOf returns the lines for the file.
+func linesOf(records map[string][]netip.Addr) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(records)) {
+		lines = appendLines(lines, name, records[name])
 	}
 	return lines
 }
 
-// update returns the lines of a file with addresses from other lines, which come from a snapshot that a wrapper has
-// corrected while the upstream is away. The snapshot may be older than the file. So no name is added, and an address
-// whose name is missing there is kept, unless it belongs to another pod now.
-func (v *View) update(block, lines []string) []string {
-	of := make(map[string][]string, len(lines))
-	for _, line := range lines {
-		address, name, _ := strings.Cut(line, " ")
-		of[name] = append(of[name], address)
+func appendLines(lines []string, name string, addresses []netip.Addr) []string {
+	for _, address := range addresses {
+		lines = append(lines, address.String()+" "+name) // as SuperEdge's daemon writes it
 	}
-	taken := make(map[string]bool)
-	for _, slice := range v.Slices {
-		for _, endpoint := range slice.Endpoints {
-			for _, address := range endpoint.Addresses {
-				taken[address.String()] = true
-			}
-		}
-	}
-	var updated []string
+	return lines
+}
+
+// update returns the lines of a file with addresses from records of a snapshot, which a wrapper corrects while the
+// upstream is away. The snapshot may be older than the file. So no name is added, and one that it lacks is kept.
+func update(block []string, records map[string][]netip.Addr) (updated []string) {
+	written := make(map[string]bool)
 	for _, line := range block {
-		address, name, _ := strings.Cut(line, " ")
-		now, known := of[name]
-		for _, address := range now {
-			updated = append(updated, address+" "+name)
-		}
-		if known {
-			of[name] = nil // the name's other lines are among these
-		} else if !taken[address] {
+		_, name, _ := strings.Cut(line, " ")
+		switch addresses, known := records[name]; {
+		case !known:
 			updated = append(updated, line)
+		case !written[name]: // the name's other lines are among these
+			updated = appendLines(updated, name, addresses)
+			written[name] = true
 		}
 	}
 	return updated
@@ -148,15 +143,13 @@ func (s *Slice) addTo(own map[statefulName]ownPod, site string) {
 			continue
 		}
 		name := statefulName{grid, s.Service, s.Namespace, ordinal}
-		pod, known := own[name]
-		switch {
-		case known && pod.alternative && !alternative:
-			continue
-		case known && !pod.alternative && alternative:
-			pod.addresses = nil
+		pod := own[name]
+		if alternative && !pod.alternative && len(endpoint.Addresses) > 0 {
+			pod = ownPod{alternative: true}
 		}
-		pod.alternative = alternative
-		pod.addresses = append(pod.addresses, endpoint.Addresses...)
+		if alternative == pod.alternative {
+			pod.addresses = append(pod.addresses, endpoint.Addresses...)
+		}
 		own[name] = pod
 	}
 }

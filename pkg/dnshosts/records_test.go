@@ -2,6 +2,7 @@ package dnshosts
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -80,7 +81,7 @@ func (cases recordCases) run(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			test.change(w)
-			got := w.view().Records(testDomain)
+			got := linesOf(w.view().Records(testDomain))
 			if strings.Join(got, "\n") != test.want {
 				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), test.want)
 			}
@@ -207,15 +208,37 @@ func lines(text string, which ...int) string {
 	return strings.Join(some, "\n")
 }
 
+// TestEndingPodsGiveWay: a pod that is ending takes no name from another one, whichever of the set's two names it has.
+func TestEndingPodsGiveWay(t *testing.T) {
+	alternative := v1.StatefulSetGridKind.AlternativeChildName("demo", "east") + "-0"
+	for _, ending := range []string{alternative, "demo-east-0"} {
+		w := newWorld()
+		w.slices[0].Endpoints = []Endpoint{
+			{alternative, []netip.Addr{addr("10.0.0.1")}}, {"demo-east-0", []netip.Addr{addr("10.0.0.1")}},
+		}
+		for range 2 {
+			for i, e := range w.slices[0].Endpoints {
+				if e.Pod == ending {
+					w.slices[0].Endpoints[i].Addresses = nil
+				}
+			}
+			if got := linesOf(w.view().Records(testDomain)); len(got) != 1 {
+				t.Errorf("%s is ending: %q", ending, got)
+			}
+			slices.Reverse(w.slices[0].Endpoints)
+		}
+	}
+}
+
 // TestRecordsAreSorted: whatever the order of what is known, the file is the same.
 func TestRecordsAreSorted(t *testing.T) {
 	w := newWorld()
 	w.addPods("a-east", "10.0.2.1", "10.0.2.2", "10.0.2.3")
 	w.slices = append(w.slices, &Slice{Namespace: "default", Service: "demo-svc"})
-	want := w.view().Records(testDomain)
+	want := linesOf(w.view().Records(testDomain))
 	slices.Reverse(w.slices[0].Endpoints)
 	slices.Reverse(w.slices)
-	got := w.view().Records(testDomain)
+	got := linesOf(w.view().Records(testDomain))
 	if !slices.Equal(got, want) || len(got) != 6 {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
@@ -223,7 +246,7 @@ func TestRecordsAreSorted(t *testing.T) {
 
 // TestClusterDomain: the domain is not a constant.
 func TestClusterDomain(t *testing.T) {
-	got := newWorld().view().Records("k8s.example.org")
+	got := linesOf(newWorld().view().Records("k8s.example.org"))
 	if want := "10.0.0.1 demo-0.demo-svc.default.svc.k8s.example.org"; len(got) != 3 || got[0] != want {
 		t.Errorf("got %q, want %q first", got, want)
 	}
@@ -247,8 +270,8 @@ func keptOf[T any](t *testing.T, keep func(*wire.Object) (T, error), typed inter
 	return kept
 }
 
-// TestWhichEndpointsCount: of a slice, which may lack anything, the pods that are not ending, with a name if they name
-// the Service as their subdomain.
+// TestWhichEndpointsCount: of a slice, which may lack anything, the pods that name the Service as their subdomain, with
+// their addresses unless they are ending.
 func TestWhichEndpointsCount(t *testing.T) {
 	pod := func(name string) *corev1.ObjectReference {
 		return &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: name}
@@ -281,7 +304,7 @@ func TestWhichEndpointsCount(t *testing.T) {
 	got := keptOf(t, sliceOf, slice)
 	want := &Slice{Namespace: "default", Service: "demo-svc", Endpoints: []Endpoint{
 		{"demo-east-0", []netip.Addr{addr("10.0.0.1")}}, {"demo-east-1", []netip.Addr{addr("10.0.0.1")}},
-		{"", []netip.Addr{addr("10.0.0.1")}}, {"", []netip.Addr{addr("10.0.0.1")}},
+		{"demo-east-2", nil},
 		{"demo-east-8", []netip.Addr{addr("10.0.0.8"), addr("fd00::8")}},
 	}}
 	if !reflect.DeepEqual(got, want) {
@@ -293,28 +316,16 @@ func TestWhichEndpointsCount(t *testing.T) {
 	}
 }
 
-// TestUpdate: while the upstream is away a name gets another address, stays, or goes if its address is another pod's,
-// with a host name or without.
+// TestUpdate: while the upstream is away a name gets another address, stays, or goes if its pod is known not to have it
+// any more.
 func TestUpdate(t *testing.T) {
-	block := []string{
-		"10.0.0.1 db-0.s.ns.svc.cluster.local", "10.0.0.2 db-1.s.ns.svc.cluster.local",
-		"10.0.0.3 db-2.s.ns.svc.cluster.local", "fd00::3 db-2.s.ns.svc.cluster.local",
-		"10.0.0.4 db-3.s.ns.svc.cluster.local", "10.0.0.5 db-4.s.ns.svc.cluster.local",
-	}
-	v := &View{Slices: map[key]*Slice{{}: {Endpoints: []Endpoint{
-		{"db-0", []netip.Addr{addr("10.0.0.4")}},
-		{"db-9", []netip.Addr{addr("10.0.0.9")}},
-		{"", []netip.Addr{addr("10.0.0.5")}},
-		{"db-2", []netip.Addr{addr("10.0.0.8"), addr("fd00::8")}},
-	}}}}
-	got := v.update(block, []string{
-		"10.0.0.4 db-0.s.ns.svc.cluster.local", "10.0.0.8 db-2.s.ns.svc.cluster.local",
-		"fd00::8 db-2.s.ns.svc.cluster.local", "10.0.0.9 db-9.s.ns.svc.cluster.local",
+	got := update([]string{
+		"10.0.0.1 db-0.s", "10.0.0.2 db-1.s", "10.0.0.3 db-2.s", "fd00::3 db-2.s", "10.0.0.4 db-3.s",
+	}, map[string][]netip.Addr{
+		"db-0.s": {addr("10.0.0.4")}, "db-2.s": {addr("10.0.0.8"), addr("fd00::8")}, "db-3.s": nil,
+		"db-9.s": {addr("10.0.0.9")},
 	})
-	want := []string{
-		"10.0.0.4 db-0.s.ns.svc.cluster.local", "10.0.0.2 db-1.s.ns.svc.cluster.local",
-		"10.0.0.8 db-2.s.ns.svc.cluster.local", "fd00::8 db-2.s.ns.svc.cluster.local",
-	}
+	want := []string{"10.0.0.4 db-0.s", "10.0.0.2 db-1.s", "10.0.0.8 db-2.s", "fd00::8 db-2.s"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -357,7 +368,7 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 			Slices:     map[key]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
 			Services:   map[key]Service{{"ns", "db-svc"}: {KeyLabel: "zone"}},
 		}
-		if lines := v.Records("cluster.local"); !slices.Equal(lines, []string{
+		if lines := linesOf(v.Records("cluster.local")); !slices.Equal(lines, []string{
 			"10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local",
 			"10.0.0.2 db-2.db-svc.ns.svc.cluster.local",
 		}) {
@@ -378,4 +389,52 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 	}
 	n.SetLivePods("node0", &facts.LivePods{Pods: pods})
 	used(1, 2)
+}
+
+// TestNameOfAPodThatEnded: while the API server is away a node does not run a pod any more. Its name stays until the
+// node runs another pod at its address, which is one of an ordinary Service, or of none.
+func TestNameOfAPodThatEnded(t *testing.T) {
+	n := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+	n.NodeLabels().Replace([]*wire.Object{wiretest.Node("node0", "east")})
+	n.Services().Replace([]*wire.Object{wiretest.Service("db-svc", `["zone"]`)})
+	slice := wiretest.SliceOf("db-svc-1", "db-svc", "node0", "node0")
+	for i := range slice.Endpoints {
+		pod := fmt.Sprint("db-east-", i)
+		slice.Endpoints[i].TargetRef.Name, slice.Endpoints[i].Hostname = pod, &pod
+	}
+	n.EndpointSlices().Replace([]*wire.Object{wiretest.Object(slice)})
+	const db0, db1 = "10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local"
+	pods := map[facts.PodKey]facts.LivePod{
+		{Namespace: "ns", Name: "db-east-1", UID: "uid-1"}: {Addresses: []netip.Addr{addr("10.0.0.1")}, Serving: true},
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		n.SetLivePods("node0", &facts.LivePods{Pods: maps.Clone(pods)})
+		shown, err := n.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "db-svc-1"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, err := shown.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
+			if e.TargetRef.Name == "db-east-0" && (*e.Conditions.Ready || *e.Conditions.Serving) {
+				t.Errorf("%s: the pod does not run, and is used: %+v", when, e)
+			}
+		}
+		v := View{
+			NodeLabels: map[string]string{"zone": "east"},
+			Slices:     map[key]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
+			Services:   map[key]Service{{"ns", "db-svc"}: {KeyLabel: "zone"}},
+		}
+		if got := update([]string{db0, db1}, v.Records("cluster.local")); !slices.Equal(got, want) {
+			t.Errorf("%s: the file has %q", when, got)
+		}
+	}
+	expect("nobody has its address", db0, db1)
+	pods[facts.PodKey{Namespace: "ns", Name: "web"}] = facts.LivePod{Addresses: []netip.Addr{addr("10.0.0.9")}}
+	expect("another pod starts", db0, db1)
+	pods[facts.PodKey{Namespace: "ns", Name: "other"}] = facts.LivePod{Addresses: []netip.Addr{addr("10.0.0.0")}}
+	expect("another pod has its address", db1)
 }

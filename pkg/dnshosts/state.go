@@ -7,6 +7,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -27,11 +28,12 @@ type Slice struct {
 	Endpoints          []Endpoint
 }
 
-// Endpoint is a pod.
+// Endpoint is a pod whose subdomain is the Service: a StatefulSet that names the Service as its serviceName makes such
+// pods.
 type Endpoint struct {
-	// Pod is the pod's name, which is also its host name, if the pod's subdomain is the Service: a StatefulSet that
-	// names the Service as its serviceName makes such pods. It is "" for others, which have no records.
-	Pod       string
+	// Pod is the pod's name, which is also its host name.
+	Pod string
+	// Addresses are empty if the pod is ending, or known not to have its address any more.
 	Addresses []netip.Addr
 }
 
@@ -55,9 +57,9 @@ func serviceOf(o *wire.Object) (Service, error) {
 	}, nil
 }
 
-// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending. The EndpointSlice controller gives
-// only those a host name that have the Service as their subdomain. Readiness does not matter: the members of a set must
-// find each other before they are ready.
+// sliceOf reduces an EndpointSlice to the endpoints of pods with a host name. The EndpointSlice controller gives only
+// those a host name that have the Service as their subdomain. Readiness does not matter: the members of a set must find
+// each other before they are ready.
 func sliceOf(o *wire.Object) (*Slice, error) {
 	var object discoveryv1.EndpointSlice
 	if err := object.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
@@ -66,17 +68,17 @@ func sliceOf(o *wire.Object) (*Slice, error) {
 	slice := &Slice{Namespace: object.Namespace, Service: object.Labels[discoveryv1.LabelServiceName]}
 	for i := range object.Endpoints {
 		endpoint := &object.Endpoints[i]
-		pod, ending := endpoint.TargetRef, endpoint.Conditions.Terminating
-		if pod == nil || pod.Kind != "Pod" || pod.Namespace != object.Namespace || ending != nil && *ending {
+		pod := endpoint.TargetRef
+		if pod == nil || pod.Kind != "Pod" || pod.Namespace != object.Namespace ||
+			ptr.Deref(endpoint.Hostname, "") != pod.Name {
 			continue
 		}
-		kept := Endpoint{}
-		if endpoint.Hostname != nil && *endpoint.Hostname == pod.Name {
-			kept.Pod = pod.Name
-		}
-		for _, text := range endpoint.Addresses {
-			if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(kept.Addresses, address) {
-				kept.Addresses = append(kept.Addresses, address)
+		kept := Endpoint{Pod: pod.Name}
+		if !ptr.Deref(endpoint.Conditions.Terminating, false) {
+			for _, text := range endpoint.Addresses {
+				if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(kept.Addresses, address) {
+					kept.Addresses = append(kept.Addresses, address)
+				}
 			}
 		}
 		slice.Endpoints = append(slice.Endpoints, kept)

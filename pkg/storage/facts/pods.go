@@ -135,12 +135,26 @@ func (live LivePod) correction(service string, endpoint wire.Endpoint) *wire.Cor
 			return corrected
 		}
 	}
-	return &wire.Correction{Gone: true}
+	return &wire.Correction{Gone: true, Taken: true}
+}
+
+// hasAddress reports whether any of the node's pods has the address.
+func (l *LivePods) hasAddress(text []byte) bool {
+	address, err := netip.ParseAddr(string(text))
+	if err != nil {
+		return false
+	}
+	for _, pod := range l.Pods {
+		if slices.Contains(pod.Addresses, address.Unmap()) {
+			return true
+		}
+	}
+	return false
 }
 
 // SetLivePods takes the pods of a node, as the node itself reports them; nil if nothing is known, or if the upstream's
-// state applies. The endpoints of pods on that node get the addresses and the readiness of the pods. Endpoints of pods
-// that the node does not run are left out.
+// state applies. The endpoints of pods on that node get the addresses and the readiness of the pods. Those of pods that
+// the node does not run are gone.
 func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	f.update(func() {
 		before := f.livePods[node]
@@ -223,16 +237,16 @@ func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction
 	if !about {
 		return nil, time.Time{}
 	}
-	asOf = f.livePods[string(endpoint.NodeName)].AsOf
+	live := f.livePods[string(endpoint.NodeName)]
 	if !runs {
-		return &wire.Correction{Gone: true}, asOf
+		return &wire.Correction{Gone: true, Taken: endpoint.Named && live.hasAddress(endpoint.Address)}, live.AsOf
 	}
 	service := o.collection.serviceOf(o.Upstream)
 	if correction = pod.correction(service, endpoint); correction != nil {
 		s := f.services.byName[types.NamespacedName{Namespace: o.Upstream.Namespace, Name: service}]
 		correction.Published = s != nil && s.traits.PublishesNotReady
 	}
-	return correction, asOf
+	return correction, live.AsOf
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
@@ -266,7 +280,7 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 	}
 	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
 		correction, _ := o.Correction(e)
-		if correction != nil && correction.Gone {
+		if correction.LeavesOut(e) {
 			lost++
 		}
 		return correction

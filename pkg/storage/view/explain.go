@@ -237,11 +237,11 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	all, rest := upstream.Endpoints, corrected.Endpoints // rest lacks those that are gone
+	all, rest := upstream.Endpoints, corrected.Endpoints // rest lacks some that are gone
 	return m.Codec().Scan(m.Upstream.Body, func(e wire.Endpoint) {
 		shown, tier := &all[0], topology.Unusable
 		all = all[1:]
-		if c, _ := m.Correction(e); c == nil || !c.Gone {
+		if c, _ := m.Correction(e); !c.LeavesOut(e) {
 			shown, rest = &rest[0], rest[1:]
 			tier, m.tiers = m.tiers[0], m.tiers[1:]
 		}

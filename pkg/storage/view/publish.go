@@ -174,8 +174,7 @@ func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) 
 	return v.withoutPorts(o, v.withoutHidden(o, body, choice, &count), choice.Without), count
 }
 
-// withoutHidden removes the endpoints that are hidden from the body of an object. Those with a host name stay, neither
-// ready nor serving, so that no data plane uses them: their names mean these pods, which others do not replace.
+// withoutHidden removes the endpoints that are hidden from the body of an object, but for those with a host name.
 func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Choice, count *EndpointCount) []byte {
 	if !v.facts.AnySuspicions() {
 		return body
@@ -185,7 +184,7 @@ func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Cho
 			return nil
 		}
 		count.Kept, count.Hidden = count.Kept-1, count.Hidden+1
-		return &wire.Correction{Gone: !e.Named, Unused: true}
+		return &wire.Correction{Gone: true}
 	})
 	return slices.Clip(body)
 }

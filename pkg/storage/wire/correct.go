@@ -53,11 +53,12 @@ func (e Endpoint) Terminates() bool {
 
 // Correction is the real state of an endpoint.
 type Correction struct {
-	// Gone is set for an endpoint that no longer exists. It is left out.
+	// Gone is set for an endpoint that no data plane must use. It is left out, whatever the other fields are; one with
+	// a host name stays, neither ready nor serving, because the name means this pod and no other.
 	Gone bool
-	// Unused is set for an endpoint that no data plane must use: it is neither ready nor serving, whatever the other
-	// fields say of that.
-	Unused bool
+	// Taken is set besides if the address is known not to be the pod's any more. An endpoint with a host name is
+	// terminating then, so that its name goes too.
+	Taken bool
 	// Address replaces the endpoint's addresses; "" keeps them.
 	Address string
 	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
@@ -69,9 +70,12 @@ type Correction struct {
 
 // Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
-	return !c.Gone && !c.Unused && (c.Address == "" || c.Address == string(e.Address)) &&
+	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) &&
 		(c.Kept || c.Serving == e.Serving())
 }
+
+// LeavesOut reports whether an object lacks the endpoint with this correction, which may be nil.
+func (c *Correction) LeavesOut(e Endpoint) bool { return c != nil && c.Gone && !e.Named }
 
 // conditions are those of an endpoint.
 type conditions struct {
@@ -101,8 +105,8 @@ func (e Endpoint) parseConditions(serving bool) conditions {
 
 func (c conditions) corrected(to *Correction) conditions {
 	switch {
-	case to.Unused:
-		c.ready, c.serving = false, false
+	case to.Gone:
+		c.ready, c.serving, c.terminating = false, false, c.terminating || to.Taken
 		return c
 	case to.Kept || c.serving == to.Serving:
 		return c // it is serving and not ready because of its Service, not its pod
@@ -129,7 +133,7 @@ func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, erro
 		switch {
 		case c == nil || endpoint.Is(c):
 			return message, true
-		case c.Gone:
+		case c.LeavesOut(endpoint):
 			return nil, false
 		}
 		return correctedEndpoint(message, endpoint, c), true
@@ -182,7 +186,7 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 		value, serving := f.Value, endpoint.Ready
 		if c := correct(endpoint); c != nil && !endpoint.Is(c) {
 			differs = true
-			if c.Gone {
+			if c.LeavesOut(endpoint) {
 				continue
 			}
 			value = movedAddress(value, c.Address)

@@ -38,6 +38,11 @@ func at(address string, conditions ...discoveryv1.EndpointConditions) *discovery
 // TestCorrectSlice: addresses and conditions of an endpoint are replaced and all else of it stays, byte for byte as the
 // API server would encode it.
 func TestCorrectSlice(t *testing.T) {
+	named := func(ready, serving, terminating bool) *discoveryv1.Endpoint {
+		return &discoveryv1.Endpoint{
+			Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(ready, serving, terminating), Hostname: ptr.To("h"),
+		}
+	}
 	hints := &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
 	for name, test := range map[string]struct {
 		before     *discoveryv1.Endpoint
@@ -73,9 +78,11 @@ func TestCorrectSlice(t *testing.T) {
 			&Correction{Address: "10.0.0.2", Serving: true}, at("10.0.0.2", conditionsOf(false, true, true))},
 		"of a Service that publishes what is not ready": {at("10.0.0.1", conditionsOf(true, false, true)),
 			&Correction{Address: "10.0.0.2", Published: true}, at("10.0.0.2", conditionsOf(true, false, true))},
-		"unused, of such a Service": {at("10.0.0.1", conditionsOf(true, false, true)), &Correction{Unused: true},
-			at("10.0.0.1", conditionsOf(false, false, true))},
-		"unused": {at("10.0.0.1"), &Correction{Unused: true}, at("10.0.0.1", conditionsOf(false, false, false))},
+		"gone, with a name": {named(true, false, false), &Correction{Gone: true}, named(false, false, false)},
+		"gone, with a name, and ending": {named(true, false, true), &Correction{Gone: true, Serving: true},
+			named(false, false, true)},
+		"gone, with a name that leads to another": {named(true, true, false), &Correction{Gone: true, Taken: true},
+			named(false, false, true)},
 		"no other field": {at("10.0.0.1"), &Correction{Address: "10.0.0.2"},
 			at("10.0.0.2", conditionsOf(false, false, false))},
 	} {
@@ -110,7 +117,11 @@ func TestCorrectSlice(t *testing.T) {
 // TestCorrectEndpoints: an address moves, changes lists, or goes; a subset without addresses goes too.
 func TestCorrectEndpoints(t *testing.T) {
 	address := func(ip string) corev1.EndpointAddress {
-		return corev1.EndpointAddress{IP: ip, NodeName: ptr.To("n"), TargetRef: podRef("p"), Hostname: "h"}
+		name := "h"
+		if ip == "10.0.0.6" {
+			name = ""
+		}
+		return corev1.EndpointAddress{IP: ip, NodeName: ptr.To("n"), TargetRef: podRef("p"), Hostname: name}
 	}
 	ports := []corev1.EndpointPort{{Port: 80}}
 	before := corev1.Endpoints{Subsets: []corev1.EndpointSubset{
@@ -126,7 +137,7 @@ func TestCorrectEndpoints(t *testing.T) {
 		"10.0.0.4": {Serving: true},
 		"10.0.0.5": {Address: "10.0.0.5"},
 		"10.0.0.6": {Gone: true},
-		"10.0.0.7": {Unused: true},
+		"10.0.0.7": {Gone: true},
 	}
 	after := corev1.Endpoints{Subsets: []corev1.EndpointSubset{{
 		Addresses:         []corev1.EndpointAddress{address("10.0.1.1"), address("10.0.0.3"), address("10.0.0.4")},

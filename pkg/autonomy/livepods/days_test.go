@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -41,6 +42,8 @@ type bench struct {
 	machine string
 	// contact is when the API last confirmed what it says; zero for now.
 	contact time.Time
+	// beats is set if the kubelet has reported its node whenever the API delivers something.
+	beats bool
 	// named is set if a person has named the runtime's socket.
 	named bool
 }
@@ -89,6 +92,9 @@ func (b *bench) api() {
 	b.store.NodeLabels().Replace([]*wire.Object{wiretest.Node("n0", "a"), wiretest.Node("n1", "a")})
 	own := wiretest.NodeOf("n0", "a")
 	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: b.ready}}
+	if b.beats {
+		own.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(b.now)
+	}
 	b.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	var services, endpoints []*wire.Object
 	seen := map[string]bool{}
@@ -538,5 +544,99 @@ func TestWithoutARuntime(t *testing.T) {
 	for _, b.state = range []UpstreamState{Followed, Away, Away, Followed, Followed} {
 		b.now = b.now.Add(time.Second)
 		b.keeper.step(t.Context())
+	}
+}
+
+// TestServiceMadeInAnOutage: while the link is away somebody makes a Service whose slice calls the endpoint of a ready
+// pod not ready (a leader's Service). When the link is back it is shown so from the first moment.
+func TestServiceMadeInAnOutage(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(600)
+	b.state = Away
+	b.run(600)
+	b.state = Followed
+	b.slices = append(b.slices, sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}))
+	b.api()
+	for i := range 120 {
+		b.run(1)
+		if one, two := b.shows("one"), b.shows("two"); one != "10.0.0.1" || two != "10.0.0.1!" {
+			t.Fatalf("%d s after the link is back: %q, and the new Service shows %q: %v", i+1, one, two,
+				b.keeper.Status().Reasons)
+		}
+	}
+}
+
+// TestWithoutARuntimeAfterOneWithIt: a person has --cri removed. The notes of the process before say nothing of the pods
+// as they are now, so that after an outage the API's word counts, also when it calls the node not ready at first.
+func TestWithoutARuntimeAfterOneWithIt(t *testing.T) {
+	b := newBench(t)
+	says := func(ready bool) {
+		if b.ready = corev1.ConditionUnknown; ready {
+			b.ready = corev1.ConditionTrue
+		}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
+		b.api()
+	}
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	says(true)
+	b.run(600)
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state = Away
+	b.boot(state)
+	b.keeper.config.Runtime = nil
+	b.run(600)
+	b.state = Followed
+	says(false)
+	b.run(300) // longer than the grace: the kubelet does not come back
+	says(true)
+	b.run(60)
+	if got := b.shows("one"); got != "10.0.0.1 10.0.1.1" || b.keeper.Status().Used {
+		t.Errorf("the API calls the pod ready, and the Service shows %q: %+v", got, b.keeper.Status())
+	}
+}
+
+// TestDebuggedAfterAnOutage: kubectl debug in a pod that the API has just called ready again, after it had called the
+// node not ready. The pod has not changed, or was started again just before. The shell ends in the next outage.
+func TestDebuggedAfterAnOutage(t *testing.T) {
+	for sandbox, debugged := range map[string]int{"s1": 15, "s2": 45} {
+		b := newBench(t)
+		says := func(ready bool) {
+			if b.ready = corev1.ConditionUnknown; ready {
+				b.ready = corev1.ConditionTrue
+			}
+			b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
+			b.api()
+		}
+		b.beats, b.pods = true, []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		says(true)
+		b.run(300)
+		says(true)
+		b.run(300)
+		b.state = Away
+		b.run(600)
+		b.state = Followed
+		says(false)
+		b.run(5)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", sandbox, "app")}
+		b.run(5)
+		says(true)
+		b.run(debugged)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", sandbox, "app", "debugger-x")}
+		for range 5 {
+			b.run(60)
+			says(true)
+		}
+		b.pods = []cri.Pod{up("db", "10.0.0.1", sandbox, "app", "debugger-x!")}
+		b.state = Away
+		b.run(30)
+		if pod := b.shared.Pods[facts.PodKey{Namespace: "ns", Name: "db", UID: "uid-db"}]; pod.Suspected {
+			t.Errorf("sandbox %s: only a debug shell has ended, and the pod is suspected: %+v", sandbox, pod)
+		}
 	}
 }

@@ -279,15 +279,14 @@ type storedPod struct {
 // whether the machine has rebooted since, so that no pod counts as running until it is seen.
 func NotesOfBoot(boot string) []byte { return fmt.Appendf(nil, `{"boot":%q,"pods":[]}`, boot) }
 
-// restore takes the notes of an earlier process.
+// restore takes the notes of an earlier process, unless no runtime says what has become of the pods since.
 func (k *Keeper) restore() {
 	var notes stored
-	if err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes); err != nil {
+	err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes)
+	if err != nil || k.config.Runtime == nil {
 		return
 	}
-	if k.noted = notes.Socket; k.config.Runtime != nil { // without one no pod would be seen to run after a reboot
-		k.boot = notes.Boot
-	}
+	k.boot, k.noted = notes.Boot, notes.Socket
 	for _, n := range notes.Pods {
 		k.records[n.PodKey] = &record{Note: n.Note, heard: n.Heard}
 	}
@@ -448,6 +447,7 @@ func (k *Keeper) readWords() {
 // before it says more. fresh is set if the runtime listed the pods a moment ago.
 func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
+	k.noteIdle()
 	ready, _ := k.config.Facts.NodeReady()
 	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready}
 	gone := maps.Clone(k.records)
@@ -483,11 +483,21 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 }
 
+// noteIdle notes in which Services the endpoint of a ready pod is not ready. This applies to this node's own state as
+// well: a Service may have been made, or may list the pod, only since the upstream is back.
+func (k *Keeper) noteIdle() {
+	for key, known := range k.known {
+		if _, r, _ := facts.FindPod(k.records, key); r != nil && known.Serving {
+			r.Idle = known.Idle
+		}
+	}
+}
+
 // takeLast takes the API server's last status of pods without a note.
 func (k *Keeper) takeLast() {
 	for key, known := range k.known {
 		if _, r, _ := facts.FindPod(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
-			r.heard, r.Ready, r.Idle = key.UID, true, known.Idle
+			r.heard, r.Ready = key.UID, true
 		}
 	}
 }
@@ -577,6 +587,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 func (k *Keeper) current() *facts.LivePods {
 	now := k.config.Now()
 	k.readWords()
+	k.noteIdle()
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	silent := now.Sub(k.asOf) >= lasts && now.Sub(k.begun) >= lasts
 	for key, runs := range k.pods {

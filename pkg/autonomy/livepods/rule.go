@@ -90,7 +90,8 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			continue
 		}
 		// The pod must have been ready without the container, and the API server's word be about what runs now.
-		if r.Ready && (r.began || r.Stood >= stands) && r.runsAllNeeded(pod) && !known && r.now.Sandbox == pod.Sandbox {
+		if !known && r.now.Sandbox == pod.Sandbox && r.Ready && r.runsAllNeeded(pod) &&
+			(r.began || r.Stood >= stands || r.unchanged()) {
 			if r.Extra == nil {
 				r.Extra = make(map[string]bool)
 			}
@@ -146,7 +147,7 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 		r.hearOfNode(c.now)
 		return
 	case known.Serving:
-		r.Mixed, r.Idle = false, known.Idle
+		r.began, r.Mixed = r.began || r.Mixed, false
 	}
 	if !r.Mixed && known.Serving != r.Ready {
 		r.Ready, r.began, r.Stood, r.from = known.Serving, known.Serving && !first, 0, c.now

@@ -65,7 +65,7 @@ func (w *world) trouble() {
 			return
 		}
 		p := m.pods[slices.Sorted(maps.Keys(m.pods))[w.r.IntN(len(m.pods))]]
-		switch w.r.IntN(27) {
+		switch w.r.IntN(30) {
 		case 0, 1, 2:
 			m.crash(p)
 		case 3:
@@ -207,6 +207,26 @@ func (w *world) trouble() {
 				m.unasked = false
 				m.restart()
 			})
+		case 27, 28, 29: // Services change, mostly as the link goes or comes back
+			begins, lasts := w.between(0, 20), w.between(1, []int{30, 900}[w.r.IntN(2)])
+			w.in(begins, func() { w.outage(w.machines, lasts, w.between(1, 12)) })
+			for range w.between(1, 4) {
+				at := []seconds{begins + w.between(-15, 5), begins + lasts + w.between(-5, 15), w.between(0, int(lasts))}
+				w.in(max(at[w.r.IntN(3)], 0), w.rewire)
+			}
+			around := w.between(0, int(begins+lasts)+15)
+			switch w.r.IntN(6) {
+			case 0, 1:
+				w.in(around, m.restart)
+			case 2:
+				w.in(around, m.powerCut)
+			case 3:
+				w.in(around, func() {
+					if m.on {
+						m.crash(p)
+					}
+				})
+			}
 		case 12:
 			m.lies = true
 			w.in(600, func() { m.lies = false })
@@ -235,6 +255,7 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 		}
 	}
 	m.judgeNotReady(t)
+	m.judgeFollowed(t)
 	if !m.on || m.away == never || w.now-max(m.away, m.booted) < 3 {
 		return
 	}
@@ -269,11 +290,35 @@ func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is sl
 	for name, said := range m.words {
 		p := said.pod
 		unchanged := m.pods[name] == p && said.said && p.changed <= said.asOf-10 && w.now-m.blind() > 15
-		if p.service != published && unchanged && !said.ready && len(m.shown[p.service]) == 0 {
+		home := m.home(p)
+		if home != "" && home != published && unchanged && !said.ready && len(m.shown[home]) == 0 {
 			t.Fatalf("%d: %s: Service %s is empty, although pod %s runs as when it was called ready "+
 				"(heard %d, deaf %d): %+v, %v, %v",
-				w.now, m.name, p.service, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
+				w.now, m.name, home, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
 				m.keeper.about, m.keeper.known)
+		}
+	}
+}
+
+// judgeFollowed judges what a machine shows that has had the API for a while, or from the first moment if nothing of its
+// own counts after an outage: exactly what the API says.
+func (m *machine) judgeFollowed(t *testing.T) { //nolint:thelper // as above
+	w := m.w
+	if !m.on || m.away != never || m.upstream() != Followed || w.now-max(m.followed, m.begun) < 2 ||
+		!m.nodeReady || m.notReady > 0 && w.now-m.notReady < 200 {
+		return
+	}
+	for _, service := range slices.Concat(w.names, w.more) {
+		want := map[string]string{}
+		for name, said := range m.received {
+			if slices.Contains(said.listed, service) {
+				e := said.endpoint(service)
+				want[name] = fmt.Sprintln(e.address, e.ready, e.serving)
+			}
+		}
+		if !maps.Equal(want, m.exact[service]) {
+			t.Fatalf("%d: %s follows since %d, and shows of Service %s %v and not %v", w.now, m.name, m.followed, service,
+				m.exact[service], want)
 		}
 	}
 }
@@ -282,12 +327,12 @@ func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is sl
 // that may have been: it may stand in for that where its Service has nothing better.
 func (m *machine) judgeReplaced(t *testing.T, p *pod) { //nolint:thelper // as above
 	w := m.w
-	said := m.atLeave[p.name]
-	if p.provenIn != "" || p.service == published || m.says || m.back != never ||
+	said, home := m.atLeave[p.name], m.home(p)
+	if p.provenIn != "" || home == published || home == "" || m.says || m.back != never ||
 		w.now-max(p.born, m.away, m.booted, m.blind()) <= 5 {
 		return
 	}
-	_, shown := m.shown[p.service][p.name]
+	_, shown := m.shown[home][p.name]
 	runs := slices.ContainsFunc(slices.Collect(maps.Values(p.containers)), func(c *container) bool {
 		return c.state == cri.Running
 	})
@@ -298,18 +343,18 @@ func (m *machine) judgeReplaced(t *testing.T, p *pod) { //nolint:thelper // as a
 	case shown && m.hasUnchanged(p):
 		wrong = "was never called ready, and is shown beside one that has not changed"
 	case !shown && said.pod != nil && said.pod != p && said.said && said.ready && !said.mixed && p.runs() &&
-		w.now-p.started > 5 && len(m.shown[p.service]) == 0:
+		w.now-p.started > 5 && len(m.shown[home]) == 0:
 		wrong = "has taken the place of one that was called ready, and its Service is shown empty"
 	}
 	if wrong != "" {
 		believed := ""
-		for name := range m.shown[p.service] {
+		for name := range m.shown[home] {
 			if q := m.pods[name]; q != nil && m.keeper.records[m.keeper.keyOf(q)] != nil {
 				believed += fmt.Sprintf("\n%s: %+v", name, m.keeper.records[m.keeper.keyOf(q)].judge(w.clock()))
 			}
 		}
 		t.Fatalf("%d: %s, away since %d: pod %s %s: %+v; %v%s",
-			w.now, m.name, m.away, p.name, wrong, *p, m.shown[p.service], believed)
+			w.now, m.name, m.away, p.name, wrong, *p, m.shown[home], believed)
 	}
 }
 
@@ -323,7 +368,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		said.said != said.ready || now.ready != said.ready && m.back-said.left < 10) {
 		return // the API has heard of it again, or calls the node not ready because of what was before
 	}
-	at, shown := m.shown[p.service][p.name]
+	home := m.home(p)
+	at, shown := m.shown[home][p.name]
 	away := max(m.away, m.booted, m.blind())
 	fail := func(what string) {
 		t.Helper()
@@ -336,7 +382,11 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 			"the API said %+v\ntruth %+v\nbelieved: %s",
 			w.now, m.name, m.away, m.booted, m.back, p.name, what, shown, at, said, *p, why)
 	}
-	if p.service == published {
+	if home == "" {
+		m.judgeMore(t, said, away)
+		return
+	}
+	if home == published {
 		switch {
 		case p.sandbox != "" && w.now-max(p.born, away) > 5 && !shown:
 			fail("has an address that is to be shown, ready or not")
@@ -383,10 +433,11 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	case shown && p.failedAgain() && w.now-since > 5 && said.said && known && !m.blank &&
 		said.left-max(p.born, m.begun) > 140:
 		fail("has a container that was started again and does not run, and is shown as ready")
-	case shown && p.address != at && p.sandbox != "" && w.now-since > 5 && (p.saw[said.address] || m.blank):
+	case shown && p.address != at && p.sandbox != "" && w.now-since > 5 &&
+		(p.saw[said.address] && p.saw[at] || m.blank):
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
-	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[p.service]) == 0):
+	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[home]) == 0):
 		fail("was called ready, has not changed, and is hidden")
 	case unchanged && !said.said && p.born < said.left && shown && !mixed && !m.blank &&
 		(m.hasLive(p) || p.changed < said.asOf-30 && said.asOf < said.left-140 && p.runs() && !p.debugged &&
@@ -396,13 +447,13 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		m.hasLive(p):
 		fail("was called not ready, was started again in its sandbox, and is shown beside one that is ready")
 	case said.restart && p.changed <= said.asOf && p.sandbox == said.sandbox && ran > 15 &&
-		len(m.shown[p.service]) == 0:
+		len(m.shown[home]) == 0:
 		fail("runs, and was called not ready by a kubelet that had just started, and its Service is shown empty")
-	case !said.said && p.changed > said.asOf && ran > 15 && m.back == never && len(m.shown[p.service]) == 0:
+	case !said.said && p.changed > said.asOf && ran > 15 && m.back == never && len(m.shown[home]) == 0:
 		fail("was called not ready before it changed, and its Service is shown empty")
 	case said.said && said.ready && known && !p.debugged && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")
-	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
+	case said.said && ran > 5 && len(m.shown[home]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
 	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 && !m.blank &&
 		m.hasUnchanged(p):
@@ -429,6 +480,9 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 		family: fmt.Sprintln(p.six(), true, true), network: fmt.Sprintln(p.lan(), true, true),
 		drained: fmt.Sprintln(p.address, false, true), follows: fmt.Sprintln(p.address, false, false),
 	} {
+		if !slices.Contains(m.received[p.name].listed, service) {
+			continue
+		}
 		is, listed := m.exact[service][p.name]
 		at, ready := m.shown[service][p.name]
 		wrong := ""
@@ -436,7 +490,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 		case steady && is != want:
 			wrong = "has not changed, and is shown differently"
 		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil &&
-			(!m.blank || p.born < m.begun):
+			(!m.blank || p.born < m.begun) &&
+			(slices.Contains(said.listed, service) || m.received[p.name].ready): // else it called the node not ready
 			wrong = "was never called ready by this Service, and is shown ready"
 		case listed && service == network && p.saw[said.address] && m.back == never &&
 			!strings.HasPrefix(is, p.lan().String()):
@@ -458,7 +513,7 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 func (m *machine) hasLive(p *pod) bool {
 	for _, q := range m.all() {
 		said := m.atLeave[q.name]
-		if q != p && q.service == p.service && q.former == nil && !q.debugged &&
+		if q != p && m.home(q) == m.home(p) && q.former == nil && !q.debugged &&
 			said.pod == q && said.said && said.ready && q.runs() &&
 			m.w.now-max(q.started, m.away, m.booted, m.begun, m.blind()) > 15 {
 			return true
@@ -471,7 +526,7 @@ func (m *machine) hasLive(p *pod) bool {
 func (m *machine) hasUnchanged(p *pod) bool {
 	for _, q := range m.all() {
 		said := m.atLeave[q.name]
-		if q != p && q.service == p.service && said.pod == q && said.said && said.ready && q.changed < said.left-60 &&
+		if q != p && m.home(q) == m.home(p) && said.pod == q && said.said && said.ready && q.changed < said.left-60 &&
 			!q.debugged && q.former == nil && q.runs() {
 			return true
 		}
@@ -482,14 +537,15 @@ func (m *machine) hasUnchanged(p *pod) bool {
 // judgeOther judges what a machine shows of a neighbour's pod.
 func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:thelper // as above
 	w, p := m.w, said.pod
-	at, shown := m.shown[p.service][p.name]
+	home := m.home(p)
+	at, shown := m.shown[home][p.name]
 	switch {
-	case !shown || o.lies || p.service == published:
+	case !shown || o.lies || home == published:
 	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil && (!p.runsAny() || m.hasLive(p) && !o.blank) &&
 		w.now-max(p.down, m.away, o.begun, m.begun, o.blind()) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
 	case !o.on && w.now-max(o.changedAt(), m.away, m.begun) > 12:
-		for other, at := range m.shown[p.service] {
+		for other, at := range m.shown[home] {
 			if q := w.find(other); q != nil && q.runs() && q.address == at {
 				t.Fatalf("%d: %s shows pod %s of %s, which has no power, beside %s; silent %v, away since %d, %v",
 					w.now, m.name, p.name, o.name, other, m.silent, m.away, m.shown)
@@ -502,15 +558,15 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 // because it has not heard of the neighbour: no Service loses all of its endpoints by that.
 func (m *machine) judgeReturn(t *testing.T, o *machine, said word) { //nolint:thelper // as above
 	w, p := m.w, said.pod
-	now := o.words[p.name]
+	now, home := o.words[p.name], m.home(p)
 	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.begun < said.left
-	if p.service == published || !unchanged || !said.said || !now.said || now.ready || o.lies || o.shared == nil ||
+	if home == published || home == "" || !unchanged || !said.said || !now.said || now.ready || o.lies || o.shared == nil ||
 		m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left || o.heard > m.back {
 		return
 	}
-	if len(m.shown[p.service]) == 0 {
+	if len(m.shown[home]) == 0 {
 		t.Fatalf("%d: %s: Service %s is empty since the API is back, although pod %s of %s has not changed: %v",
-			w.now, m.name, p.service, p.name, o.name, m.hears[o.name])
+			w.now, m.name, home, p.name, o.name, m.hears[o.name])
 	}
 }
 
@@ -530,6 +586,10 @@ func TestOutageWithoutChanges(t *testing.T) {
 		// The API itself changes a drained one when it calls a node not ready. Neighbours are not heard where a link
 		// was dead for long, and noticed to be so for a second.
 		w.more, w.sharp = []string{family, network, follows}, true
+		for _, m := range w.machines { // without a grace they do
+			m.noGrace = false
+			m.start()
+		}
 		w.run(300, func() {})
 		before := map[string]map[string]map[string]netip.Addr{}
 		revisions := map[string]uint64{}

@@ -35,9 +35,12 @@ const never seconds = 1 << 60
 type pod struct {
 	name, uid string
 	// former is the static pod of this name before.
-	former  *pod
+	former *pod
+	// service is the one that selects the pod now.
 	service string
 	static  bool
+	// fetches says that it needs something of the API to start, so that after a boot it waits for the link.
+	fetches bool
 	host    bool
 	mains   []string
 	// faulty says that the pod never passes its probe.
@@ -118,9 +121,12 @@ type word struct {
 	ready, said bool
 	asOf        seconds
 	sandbox     string
-	// told counts what the kubelet tells. left is when a wrapper was cut off that had this word.
+	// told counts what the kubelet tells. left is when a wrapper was cut off that had this word, or when no Service
+	// listed the pod any more.
 	told int
 	left seconds
+	// listed are the Services that list the pod, as far as a wrapper has heard.
+	listed []string
 	// mixed says that it came while the API called the node not ready, or a moment after; restart that it is that of a
 	// kubelet that has just restarted, and calls pods not ready that it has not probed.
 	mixed, restart bool
@@ -148,6 +154,8 @@ type machine struct {
 	late seconds
 	pods map[string]*pod // by name
 	ids  int
+	// system is since when the runtime runs a pod of the system, which no endpoint names; never if there is none.
+	system seconds
 
 	// The API's side: what it was told of the pods, when the kubelet was last heard, and whether it calls the node
 	// ready.
@@ -169,6 +177,9 @@ type machine struct {
 	// away has since when the wrapper is without the upstream; never while it has it. back is since when it has it.
 	// begun is when the wrapper was started.
 	away, back, booted, begun seconds
+	// followed is since when the keeper follows. noGrace says that nothing of the node's own counts from then on.
+	followed seconds
+	noGrace  bool
 	// atLeave are the words that it had when it was cut off.
 	// inSnapshot are those of the snapshot.
 	// received those that it got last.
@@ -216,6 +227,8 @@ type world struct {
 	// services and endpoints are the API's objects, if they were encoded.
 	names, more                []string
 	nodes, services, endpoints []*wire.Object
+	// deleted and unselective name Services that do not exist at the moment, or whose selectors match no pod.
+	deleted, unselective map[string]bool
 }
 
 // published is the name of the Service with publishNotReadyAddresses.
@@ -252,12 +265,16 @@ func newWorld(seed uint64, nodes int) *world {
 	w := &world{
 		r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", published},
 		more: []string{family, network, drained, follows}, grace: 40 + 10*seconds(seed%2),
+		deleted: map[string]bool{}, unselective: map[string]bool{},
 	}
 	for i := range nodes {
 		m := &machine{
 			w: w, name: fmt.Sprintf("n%d", i), index: i, on: true, link: true, linked: 0, nodeReady: true,
 			pods: map[string]*pod{}, words: map[string]word{}, away: never, hears: map[string]*facts.LivePods{},
-			silent: map[string]struct{}{}, wipes: w.r.IntN(4) == 0,
+			silent: map[string]struct{}{}, wipes: w.r.IntN(4) == 0, noGrace: w.r.IntN(5) == 0, system: never,
+		}
+		if w.r.IntN(4) > 0 {
+			m.system = 0
 		}
 		w.machines = append(w.machines, m)
 	}
@@ -293,7 +310,7 @@ func (m *machine) newPod(name, service string, static bool) *pod {
 	r := m.w.r
 	p := &pod{
 		name: name, uid: m.id("uid"), service: service, static: static, host: r.IntN(6) == 0,
-		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, saw: map[netip.Addr]bool{},
+		faulty: r.IntN(6) == 0, fetches: r.IntN(4) == 0, started: never, containers: map[string]*container{}, saw: map[netip.Addr]bool{},
 		down: m.w.now, changed: m.w.now,
 	}
 	for i := range 1 + r.IntN(3) {
@@ -616,8 +633,16 @@ func (m *machine) powerCut() {
 		p.sandbox, p.started, p.changed, p.down = "", never, w.now, w.now
 		p.address = netip.Addr{}
 	}
-	w.in(w.between(5, 300), func() {
+	lasts := w.between(5, 300)
+	if w.r.IntN(3) == 0 { // meanwhile a Service's pods are to run elsewhere
+		service := w.names[w.r.IntN(len(w.names))]
+		w.in(w.between(1, int(lasts)), func() { m.evict(service) })
+	}
+	w.in(lasts, func() {
 		m.on, m.booted, m.dead = true, w.now, 0
+		if m.system != never {
+			m.system = w.now + w.between(1, 10)
+		}
 		for _, p := range m.all() {
 			m.bring(p)
 		}
@@ -625,12 +650,64 @@ func (m *machine) powerCut() {
 	})
 }
 
+// evict has the API give the pods of a Service on a machine without power to other nodes. The kubelet hears of that
+// when it starts with a link.
+func (m *machine) evict(service string) {
+	for _, p := range m.all() {
+		if p.service != service || p.static || m.on || !m.link {
+			continue
+		}
+		delete(m.words, p.name)
+		delete(m.pods, p.name)
+		next := m.newPod(m.id("pod"), m.w.other(service), false)
+		next.sandbox = ""
+		m.pods[next.name] = next
+	}
+	m.w.publish()
+}
+
+// other returns a Service that is not this one.
+func (w *world) other(service string) string {
+	i := slices.Index(w.names, service)
+	return w.names[(i+1+w.r.IntN(len(w.names)-1))%len(w.names)]
+}
+
+// rewire has a person change which Service selects which pods, for good or for a while.
+func (w *world) rewire() {
+	m := w.machines[w.r.IntN(len(w.machines))]
+	all := slices.Concat(w.names, w.more)
+	service := all[w.r.IntN(len(all))]
+	lasts := w.between(1, []int{10, 300}[w.r.IntN(2)])
+	set := w.deleted
+	switch w.r.IntN(3) {
+	case 0: // the labels of a pod
+		if p := m.all()[w.r.IntN(len(m.pods))]; !p.static {
+			p.service = w.other(p.service)
+		}
+		w.publish()
+		return
+	case 1:
+		set = w.unselective
+	}
+	if service == w.names[0] { // neighbours lie about its address
+		set = w.unselective
+	}
+	if !set[service] {
+		set[service] = true
+		w.publish()
+		w.in(lasts, func() {
+			delete(set, service)
+			w.publish()
+		})
+	}
+}
+
 // bring has the kubelet make a sandbox for a pod after a boot.
 func (m *machine) bring(p *pod) {
 	m.w.in(m.w.between(1, 15), func() {
 		switch {
 		case !m.on || m.pods[p.name] != p || p.sandbox != "":
-		case m.wipes && !m.link:
+		case (m.wipes || p.fetches && !p.static) && !m.link:
 			m.bring(p)
 		default:
 			m.sandbox(p)
@@ -671,8 +748,10 @@ func (m *machine) start() {
 		m.store.Restore(m.snapshot)
 		m.away, m.back, m.atLeave, m.received = w.now, never, maps.Clone(m.inSnapshot), m.inSnapshot
 		for name, said := range m.atLeave {
-			if said.left = w.now; !m.link {
-				said.left = m.linked
+			if len(said.listed) > 0 {
+				if said.left = w.now; !m.link {
+					said.left = m.linked
+				}
 			}
 			m.atLeave[name] = said
 		}
@@ -683,13 +762,20 @@ func (m *machine) start() {
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
 	config := Config{
 		NodeName: m.name, Facts: m.store.Facts, Upstream: m.upstream, Runtime: m, Neighbours: m,
-		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: m.boot(), Now: w.clock,
+		ReturnGrace: m.grace(), Observer: m, Boot: m.boot(), Now: w.clock,
 		Contact: func() time.Time { return epoch.Add(time.Duration(m.confirmed) * time.Second) },
 	}
 	if m.unasked {
 		config.Runtime = nil
 	}
 	m.keeper = New(config)
+}
+
+func (m *machine) grace() time.Duration {
+	if m.noGrace {
+		return 0
+	}
+	return DefaultReturnGrace
 }
 
 // boot is the id of the machine's boot.
@@ -715,10 +801,17 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 	if m.w.now < m.stranger && !m.named {
 		return []cri.Pod{{Namespace: "other", Name: "other", UID: "other", Sandbox: "other"}}, nil
 	}
-	if m.wipes && !slices.ContainsFunc(m.all(), func(p *pod) bool { return p.sandbox != "" }) {
+	if m.wipes && m.system > m.w.now && !slices.ContainsFunc(m.all(), func(p *pod) bool { return p.sandbox != "" }) {
 		return nil, cri.ErrNoPods
 	}
 	var pods []cri.Pod
+	if m.w.now >= m.system {
+		id := fmt.Sprintf("%s-system%d", m.name, m.booted)
+		pods = append(pods, cri.Pod{
+			Namespace: "kube-system", Name: "wrapper-" + m.name, UID: "wrapper", Static: true, Sandbox: id,
+			Containers: map[string]cri.Container{"wrapper": {ID: id, State: cri.Running}},
+		})
+	}
 	for _, p := range m.all() {
 		if p.sandbox == "" {
 			continue
@@ -880,38 +973,60 @@ func (w *world) slice(name string) *discoveryv1.EndpointSlice {
 	for _, o := range w.machines {
 		for _, pod := range slices.Sorted(maps.Keys(o.words)) {
 			said := o.words[pod]
-			all := slices.Contains(w.more, name)
-			if said.pod.service != name && !all || all && said.pod.host || all && !said.address.IsValid() {
+			if !w.lists(name, said) {
 				continue
 			}
 			uid := said.pod.uid
 			if said.pod.static {
 				uid = "mirror-of-" + uid
 			}
-			address := said.address
-			ready, serving := said.ready || name == published, said.ready
-			switch name {
-			case family:
-				as := *said.pod
-				as.address = said.address
-				address = as.six()
-			case network:
-				address = said.pod.lan()
-			case drained:
-				ready = false
-			case follows:
-				ready, serving = false, false
-			}
+			e := said.endpoint(name)
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{address.String()}, NodeName: ptr.To(o.name),
+				Addresses: []string{e.address.String()}, NodeName: ptr.To(o.name),
 				Conditions: discoveryv1.EndpointConditions{
-					Ready: ptr.To(ready), Serving: ptr.To(serving), Terminating: ptr.To(false),
+					Ready: ptr.To(e.ready), Serving: ptr.To(e.serving), Terminating: ptr.To(false),
 				},
 				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(uid)},
 			})
 		}
 	}
 	return slice
+}
+
+// endpoint is one as the API has it.
+type endpoint struct {
+	address        netip.Addr
+	ready, serving bool
+}
+
+// endpoint returns the pod's endpoint of a Service.
+func (said word) endpoint(service string) endpoint {
+	e := endpoint{said.address, said.ready || service == published, said.ready}
+	switch service {
+	case family:
+		as := *said.pod
+		as.address = said.address
+		e.address = as.six()
+	case network:
+		e.address = said.pod.lan()
+	case drained:
+		e.ready = false
+	case follows:
+		e.ready, e.serving = false, false
+	}
+	return e
+}
+
+// lists reports whether a Service lists a pod.
+func (w *world) lists(service string, said word) bool {
+	switch {
+	case w.deleted[service] || w.unselective[service]:
+		return false
+	case slices.Contains(w.more, service):
+		return !said.pod.host && said.address.IsValid()
+	default:
+		return said.pod.service == service
+	}
 }
 
 // encode makes the API's objects.
@@ -921,6 +1036,9 @@ func (w *world) encode() {
 		w.nodes = append(w.nodes, wiretest.Node(o.name, "a"))
 	}
 	for i, name := range slices.Concat(w.names, w.more) {
+		if w.deleted[name] {
+			continue
+		}
 		service := wiretest.ServiceOf(name, `["zone"]`)
 		service.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", i+1)
 		service.Spec.PublishNotReadyAddresses = name == published
@@ -942,7 +1060,9 @@ func (m *machine) look() {
 			before := m.atLeave
 			m.atLeave = maps.Clone(m.received)
 			for name, said := range m.atLeave {
-				said.left = m.linked
+				if len(said.listed) > 0 {
+					said.left = m.linked
+				}
 				m.atLeave[name] = said
 			}
 			for name, said := range before { // what waits for the API's agreement is still believed
@@ -966,6 +1086,9 @@ func (m *machine) look() {
 	m.exchange()
 	m.keeper.step(context.Background())
 	if m.keeper.phase == following {
+		if m.away != never || m.followed < m.begun {
+			m.followed = m.w.now
+		}
 		m.away = never
 		m.blank = m.unasked || m.blank && (!m.link || m.w.now-max(m.linked, m.begun, m.blind()) < 200)
 	}
@@ -978,13 +1101,40 @@ func (m *machine) look() {
 	m.see()
 }
 
-// known returns the words that the API has on all pods.
+// known returns the words of the API on all pods, as far as a Service that lists the pod has ever brought them here.
 func (m *machine) known() map[string]word {
 	all := map[string]word{}
+	services := slices.Concat(m.w.names, m.w.more)
 	for _, o := range m.w.machines {
-		maps.Copy(all, o.words)
+		for name, said := range o.words {
+			for _, service := range services {
+				if m.w.lists(service, said) {
+					said.listed = append(said.listed, service)
+				}
+			}
+			if before, found := m.received[name]; len(said.listed) == 0 {
+				if !found || before.pod != said.pod {
+					continue
+				}
+				if said = before; len(before.listed) > 0 {
+					said.listed, said.left = nil, m.w.now
+				}
+			}
+			all[name] = said
+		}
 	}
 	return all
+}
+
+// home returns the Service of a pod, other than those that have all pods, as far as the wrapper has heard; "" if none
+// selects it.
+func (m *machine) home(p *pod) string {
+	for _, service := range m.received[p.name].listed {
+		if slices.Contains(m.w.names, service) {
+			return service
+		}
+	}
+	return ""
 }
 
 // see reads what the wrapper shows.

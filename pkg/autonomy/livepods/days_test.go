@@ -640,3 +640,71 @@ func TestDebuggedAfterAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// TestServiceMadeAgainInAnOutage: a Service is deleted, the link goes for long, the Service is made again, and the link
+// is back. The API still calls the pod not ready, because it has not heard of the kubelet.
+func TestServiceMadeAgainInAnOutage(t *testing.T) {
+	b := newBench(t)
+	says := func(eps ...ep) {
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", eps...)}
+		b.api()
+	}
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app"), up("new", "10.0.0.2", "s2", "app")}
+	says(ep{"db", "10.0.0.1", "n0", true, true})
+	b.run(600)
+	says()
+	b.run(60)
+	b.state = Away
+	b.run(600)
+	b.state = Followed
+	says(ep{"db", "10.0.0.1", "n0", false, false}, ep{"new", "10.0.0.2", "n0", false, false})
+	b.run(15)
+	if got := b.shows("one"); got != "10.0.0.1 10.0.0.2!" {
+		t.Errorf("one pod runs as when the API called it ready, and the API never did so of the other: %q", got)
+	}
+	says(ep{"db", "10.0.0.1", "n0", true, true}, ep{"new", "10.0.0.2", "n0", true, true})
+	b.run(60)
+	if got := b.shows("one"); got != "10.0.0.1 10.0.0.2" || b.keeper.Status().Used {
+		t.Errorf("the API calls both ready: %q", got)
+	}
+}
+
+// TestStaticPodReplacedInAnOutage: when the link is back the API calls the node and the former static pod not ready. Then
+// it hears of the one that has replaced that, which becomes ready. Later one of its containers dies together with the
+// kubelet.
+func TestStaticPodReplacedInAnOutage(t *testing.T) {
+	b := newBench(t)
+	run := func(uid string, containers ...string) {
+		p := up("db", "10.0.0.1", uid, containers...)
+		p.UID, p.Static = uid, true
+		b.pods = []cri.Pod{p}
+	}
+	says := func(mirror types.UID, ready bool) {
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
+		b.slices[0].Endpoints[0].TargetRef.UID = mirror
+		b.api()
+	}
+	run("former", "app", "sidecar")
+	says("mirror-of-former", true)
+	b.run(600)
+	b.state = Away
+	b.run(60)
+	run("next", "app", "sidecar")
+	b.run(600)
+	b.state = Followed
+	b.ready = corev1.ConditionUnknown
+	says("mirror-of-former", false)
+	b.run(5)
+	b.ready = corev1.ConditionTrue
+	says("mirror-of-next", false)
+	b.run(5)
+	says("mirror-of-next", true)
+	b.run(200)
+	run("next", "app!", "sidecar")
+	b.run(20)
+	b.state = Away
+	b.run(30)
+	if got := b.shows("one"); got != "10.0.1.1" {
+		t.Errorf("a container has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
+	}
+}

@@ -310,21 +310,27 @@ func (k *Keeper) leave(ctx context.Context) {
 
 // comeBack ends an outage. The upstream's status of the pods that it knew before may still date from before the outage,
 // unless the outage was short and the pod has not changed. A pod that was added meanwhile is not among them, because
-// the upstream's status of it is new.
+// the upstream's status of it is new. One that this node has heard of is, even if no Service listed it lately.
 func (k *Keeper) comeBack() {
 	now := k.config.Now()
 	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
 	for _, r := range k.records {
 		r.from = now // the upstream's status could not change meanwhile
 	}
-	before := k.since
+	since, before := k.since, k.known
 	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
-	if k.config.Runtime != nil {
-		for pod := range k.known { // as of before the outage
-			if r := k.find(pod); k.long || r == nil || k.seemsChanged(r, before) {
-				k.about[pod] = struct{}{}
-			}
+	if k.config.Runtime == nil {
+		return
+	}
+	k.readWords()
+	for pod := range k.known {
+		r := k.find(pod)
+		if _, knew := before[pod]; !knew && (r == nil || r.heard != pod.UID) {
+			continue
+		}
+		if k.long || r == nil || k.seemsChanged(r, since) {
+			k.about[pod] = struct{}{}
 		}
 	}
 }

@@ -141,6 +141,7 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	}
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
+	r.Mixed = r.Mixed && !first // else that was said of the former static pod
 	became := known.Serving && (first || !r.Ready)
 	switch {
 	case !known.Serving && !c.nodeReady:

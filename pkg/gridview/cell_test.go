@@ -187,6 +187,54 @@ func TestHeadless(t *testing.T) {
 	if view.Healthy() || fmt.Sprint(view.Without) != "[b]" {
 		t.Errorf("got %+v", view)
 	}
+	ending := slice("p@a1 q@b1")
+	ending.Endpoints[1].Conditions.Ready, ending.Endpoints[1].Conditions.Terminating = new(false), new(true)
+	if view = ofService(service, nodes, &Diagnosis{}, ending); view.Healthy() { // CoreDNS leaves out what is ending
+		t.Errorf("an endpoint that is ending is one of %+v", view)
+	}
+}
+
+// TestWithoutKubeProxy: how kube-proxy is set up does not matter for Services in which it has no part.
+func TestWithoutKubeProxy(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "a2": {"zone": "a"}}
+	d := &Diagnosis{Nodes: nodes, Findings: []Finding{
+		{Severity: Failure, Check: CheckKubeProxy, Node: "a1", Message: "past"}, halfInSite("a2", "zone", "a"),
+		{Severity: Warning, Check: CheckNames, Key: "zone", Message: "names"},
+	}}
+	headless := wiretest.ServiceOf("shop/s", `["zone"]`)
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	left := wiretest.ServiceOf("shop/s", `["zone"]`)
+	left.Labels = map[string]string{v1.LabelServiceProxyName: "other"}
+	labelled := headless.DeepCopy() // CoreDNS heeds no such label
+	labelled.Labels = left.Labels
+	const warned = "warning Reach Service shop/s: kube-proxy leaves it to other, as its label " +
+		"service.kubernetes.io/service-proxy-name says: its topologyKeys keep it to its sites only if that asks the " +
+		"wrapper on each node"
+	for _, test := range []struct {
+		service   *corev1.Service
+		endpoints string
+		unknown   string
+		without   int
+		want      []string
+	}{
+		{headless, "p@a1 q@b1", "whether the CoreDNS that answers asks a wrapper", 0, nil},
+		{labelled, "p@a1 q@b1", "whether the CoreDNS that answers asks a wrapper", 0, nil},
+		{left, "p@a1 q@b1", "whether service proxy other asks a wrapper", 0, []string{warned}},
+		{left, "p@a1", "whether service proxy other asks a wrapper", 0, []string{warned}},
+	} {
+		view := ofService(test.service, nodes, d, slice(test.endpoints))
+		var found []string
+		for _, f := range view.Reach {
+			found = append(found, fmt.Sprintf("%s %s %s: %s", f.Severity, f.Check, f.Object, f.Message))
+		}
+		if view.Verdict.Unknown[test.unknown] != 2 || len(view.Without) != test.without ||
+			fmt.Sprint(found) != fmt.Sprint(test.want) || len(view.Findings) != len(test.want)+1 {
+			t.Errorf("%+v\n%+v %+v", test, view.Verdict, view.Findings)
+		}
+		if s := view.Summary(); view.Closed || !s.Healthy || s.State != ServiceUnknown {
+			t.Errorf("%+v\n%+v", test, s)
+		}
+	}
 }
 
 // TestEndingBesideSilent: a node that is heard reaches the endpoints that are ending, and not one on a silent node,

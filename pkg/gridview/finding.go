@@ -64,6 +64,8 @@ const (
 	CheckNames      = "Names"
 	CheckController = "Controller"
 	CheckReach      = "Reach"
+	CheckHub        = "Hub"
+	CheckBypass     = "Bypass"
 	// CheckWrapper and the checks below find out whether a node keeps Services to its site.
 	CheckWrapper     = "Wrapper"
 	CheckKubeProxy   = "KubeProxy"
@@ -99,6 +101,14 @@ func (d *Diagnosis) silent(node string) bool { return d != nil && d.Silent[node]
 func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool {
 		return f.Check == CheckController || f.Check == CheckReach
+	})
+}
+
+// findings returns the failures and warnings of the diagnosis that concern the Service. Those about nodes do not, if
+// kube-proxy has no part in it.
+func (t *Tally) findings() []Finding {
+	return slices.DeleteFunc(t.diagnosis.Of(t.keys), func(f Finding) bool {
+		return t.unseen != "" && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass}, f.Check)
 	})
 }
 

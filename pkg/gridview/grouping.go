@@ -1,7 +1,6 @@
 package gridview
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -56,14 +55,16 @@ type Grouping struct {
 	half map[string]bool
 }
 
-// ofNames returns the Grouping for headless Services. Their names resolve to the pods of all sites, unless the CoreDNS
-// that answers asks the node's wrapper, which the API server does not show.
-func (g *Grouping) ofNames() *Grouping {
+// unseen returns the Grouping for Services in which kube-proxy has no part. How a node's kube-proxy is set up does not
+// matter then, and the reason is why nothing else is known.
+func (g *Grouping) unseen(reason string) *Grouping {
 	of := *g
-	of.keeping = maps.Clone(g.keeping)
-	for node, k := range of.keeping {
-		k.Unknown = cmp.Or(k.Unknown, "whether the CoreDNS that answers asks a wrapper")
-		of.keeping[node] = k
+	of.keeping, of.half = map[string]Keeping{}, nil
+	for node := range g.keeping {
+		of.keeping[node] = Keeping{Unknown: reason}
+		if g.diagnosis.silent(node) {
+			of.keeping[node] = Keeping{Unknown: unreachable}
+		}
 	}
 	return &of
 }

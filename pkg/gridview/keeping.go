@@ -224,6 +224,12 @@ func (v *View) judge() []Finding {
 			Object:  Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service},
 			Message: fmt.Sprintf(format, args...)})
 	}
+	if t.left {
+		add(Warning, fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace, v.Service,
+			v1.LabelServiceProxyName), "kube-proxy leaves it to %s, as its label %s says: its topologyKeys keep it to "+
+			"its sites only if that asks the wrapper on each node", ServiceProxy(t.service), v1.LabelServiceProxyName)
+		return found
+	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
 	shared := *t
 	shared.local = false
@@ -284,10 +290,14 @@ func (v *View) judge() []Finding {
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
 		if _, edge := t.keeping[node]; edge && !slices.Contains(v.TopologyKeys, topology.Any) {
+			consequence := "the node reaches nothing of the Service, and no edge node reaches that pod"
+			if t.headless {
+				consequence = "the pod is in none of the Service's sites"
+			}
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
 				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf(
-					"it runs a pod of Service %s/%s, and has no label %s: the node reaches nothing of the Service, "+
-						"and no edge node reaches that pod", v.Namespace, v.Service, keys)})
+					"it runs a pod of Service %s/%s, and has no label %s: %s", v.Namespace, v.Service, keys,
+					consequence)})
 		}
 	}
 	return found

@@ -50,7 +50,7 @@ type PreviewService struct {
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
 	// Message has facts that the figures do not show.
 	Message string `json:"message,omitempty"`
-	// Command makes the Service site-local. It is empty if the Service is already.
+	// Command makes the Service site-local. It is empty if the Service is already, or if kube-proxy has no part in it.
 	Command string `json:"command,omitempty"`
 }
 
@@ -134,15 +134,20 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	}
 	t.reach.local = false // the site of a node with an endpoint is not dark
 	keys, annotation, err := topology.KeysOf(s.Annotations)
-	switch {
-	case err != nil:
-		t.service.Message = fmt.Sprintf("annotation %s=%s is %v", annotation, s.Annotations[annotation], err)
-	case keys.Governed():
+	if err == nil && keys.Governed() {
 		t.service.TopologyKeys = keys
 		if SiteKey(keys) == p.key {
 			t.governed = p.groupings.Of(keys).NewTally(s)
 		}
-	case isLocal(s):
+	}
+	switch {
+	case err != nil:
+		t.service.Message = fmt.Sprintf("annotation %s=%s is %v", annotation, s.Annotations[annotation], err)
+	case ServiceProxy(s) != "":
+		t.service.Message = "kube-proxy leaves it to service proxy " + ServiceProxy(s)
+	case isHeadless(s):
+		t.service.Message = "headless: site-local for clients of a CoreDNS that asks the wrapper (docs/coredns.md)"
+	case isLocal(s) && !keys.Governed():
 		t.service.Message = "internalTrafficPolicy Local: each node is sent to its own endpoints"
 	}
 	p.services[name] = t
@@ -208,7 +213,7 @@ func (p *Previewer) Preview() *Preview {
 func (p *Previewer) conclude(t *tally) PreviewService {
 	s, ready := t.service, t.most()
 	s.Ready, s.ReadyIn = ready.all, ready.in
-	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
+	if t.reach.ByKubeProxy() && !slices.Equal(s.TopologyKeys, []string{p.key}) {
 		s.Command = setKeys(t.reach.service, topology.Keys{p.key})
 	}
 	if s.Ready == 0 {
@@ -222,7 +227,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 	}
 	slices.Sort(s.Dark)
-	if foreign, sites := p.foreign(t, ready); len(s.TopologyKeys) == 0 && sites {
+	if foreign, sites := p.foreign(t, ready); len(s.TopologyKeys) == 0 && sites && !t.reach.left {
 		s.Foreign = &foreign
 		if s.Message == "" && ready.heedHints() {
 			s.Message = "hints keep part of the traffic in its zone"

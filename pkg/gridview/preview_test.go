@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -99,6 +100,15 @@ func TestPreview(t *testing.T) {
 			},
 			endpoints: []string{"e1", "e2"}, ready: 2, readyIn: "east=2", dark: "west",
 			message: "internalTrafficPolicy",
+		},
+		"left to another service proxy": {
+			service:   func(s *corev1.Service) { s.Labels = map[string]string{v1.LabelServiceProxyName: ""} },
+			endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: nothing,
+			message: `kube-proxy leaves it to service proxy ""`, closed: true,
+		},
+		"headless": {
+			service:   func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone },
+			endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50, message: "headless", closed: true,
 		},
 		"closed already": {
 			service: annotated(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",

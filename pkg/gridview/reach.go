@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -79,6 +80,10 @@ type Tally struct {
 	*Grouping
 
 	service *corev1.Service
+	// unseen is why nobody can see here where connections go, because kube-proxy has no part in the Service; "" if it
+	// has. headless is set if a name leads to the endpoints, and left if another service proxy sends the connections.
+	unseen         string
+	headless, left bool
 	// own is the rank of the last key of the node's own site.
 	own int
 	// local is set if each node uses only its own endpoints, and one if the slices decide as one.
@@ -109,11 +114,19 @@ type portList struct {
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	spec := &service.Spec
 	headless, local := isHeadless(service), isLocal(service)
-	if headless {
-		g = g.ofNames()
+	unseen, proxy := "", ServiceProxy(service)
+	switch {
+	case headless:
+		unseen = "whether the CoreDNS that answers asks a wrapper"
+	case proxy != "":
+		unseen = "whether service proxy " + proxy + " asks a wrapper"
+	}
+	if unseen != "" {
+		g = g.unseen(unseen)
 	}
 	t := &Tally{
-		Grouping: g, service: service, own: max(slices.Index(g.keys, SiteKey(g.keys)), 0),
+		Grouping: g, service: service, unseen: unseen, headless: headless, left: proxy != "",
+		own:           max(slices.Index(g.keys, SiteKey(g.keys)), 0),
 		fixedPorts:    !headless && len(spec.Ports) > 0,
 		fixedFamilies: len(spec.IPFamilies) > 0,
 		local:         local,
@@ -125,6 +138,20 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	}
 	return t
 }
+
+// ServiceProxy returns the name of the program that sends the connections to a Service in place of kube-proxy, which
+// leaves Services with this label alone; "" for kube-proxy. Names, by which headless Services are reached, are not
+// affected.
+func ServiceProxy(service *corev1.Service) string {
+	name, left := service.Labels[v1.LabelServiceProxyName]
+	if !left || isHeadless(service) {
+		return ""
+	}
+	return siteName(name)
+}
+
+// ByKubeProxy reports whether kube-proxy sends the connections to the Service.
+func (t *Tally) ByKubeProxy() bool { return t.unseen == "" }
 
 func isHeadless(service *corev1.Service) bool { return service.Spec.ClusterIP == corev1.ClusterIPNone }
 
@@ -249,9 +276,17 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 				tier, rank = best, slices.Index(t.keys, decision.Key())
 			}
 		}
+		if t.headless { // CoreDNS leaves out endpoints that are ending
+			terminating = 0
+			if tier == topology.Terminating {
+				tier = topology.Unusable
+			}
+		}
 		switch {
 		case ready+silent+terminating == 0:
 			r.Reach = ReachEmpty
+		case t.left:
+			r.Reach = ReachUnknown
 		case tier == topology.Ready && (t.local || rank <= t.own):
 			r.Reach = ReachOwn
 		case tier == topology.Ready:

@@ -150,7 +150,7 @@ func (t *Tally) View() *View {
 // join joins what the nodes reach with the diagnosis of the cluster.
 func (v *View) join(t *Tally) {
 	v.tally = t
-	reached, seen := map[string]Reach{}, true
+	reached, seen := map[string]Reach{}, t.unseen == ""
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
@@ -176,7 +176,7 @@ func (v *View) join(t *Tally) {
 	v.Reach = v.judge()
 	slices.SortStableFunc(v.Reach, ByObject)
 	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
-	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.Reach...)
+	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
 }
@@ -288,8 +288,8 @@ func (v *View) open() bool {
 func (v *View) Empty() bool {
 	if v.TopologyKeys.Governed() {
 		return !slices.ContainsFunc(v.tally.lists, func(l *portList) bool {
-			return l.ways != nil &&
-				l.Total(topology.Ready)+l.silent.Total(topology.Ready)+l.Total(topology.Terminating) > 0
+			return l.ways != nil && (l.Total(topology.Ready)+l.silent.Total(topology.Ready) > 0 ||
+				l.Total(topology.Terminating) > 0 && !v.tally.headless)
 		})
 	}
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })

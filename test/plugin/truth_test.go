@@ -2,13 +2,16 @@ package plugin
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
 
+	"github.com/coredns/coredns/plugin/kubernetes/object"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/kubernetes/pkg/proxy"
+	"k8s.io/kubernetes/pkg/proxy/apis"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -30,7 +33,7 @@ type outcome struct {
 func (w *world) shown(name string, s *corev1.Service, of []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	w.Helper()
 	m := w.machines[name]
-	if !m.edge() || m.past {
+	if !m.edge() || m.bypassed() {
 		return of
 	}
 	store := storagetest.New(storagetest.Options{NodeName: cmp.Or(m.as, name), KeepKubernetesEndpoint: true})
@@ -44,7 +47,7 @@ func (w *world) shown(name string, s *corev1.Service, of []*discoveryv1.Endpoint
 	store.NodeLabels().Replace(nodes)
 	store.Services().Replace([]*wire.Object{wiretest.Object(s)})
 	store.EndpointSlices().Replace(slices)
-	objects, _, err := store.History.List(served.EndpointSlices, "shop", 0)
+	objects, _, err := store.History.List(served.EndpointSlices, s.Namespace, 0)
 	suite.Must(w, err)
 	var shown []*discoveryv1.EndpointSlice
 	for _, object := range objects {
@@ -67,7 +70,11 @@ func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
 
 func (w *world) connectBy(name string, s *corev1.Service, of []*discoveryv1.EndpointSlice) map[string]outcome {
 	w.Helper()
-	outcomes, shown := map[string]outcome{}, w.shown(name, s, of)
+	outcomes := map[string]outcome{}
+	if headless(s) || left(s) {
+		return outcomes // kube-proxy does not ask for it
+	}
+	shown := w.shown(name, s, of)
 	families := s.Spec.IPFamilies
 	if families == nil {
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
@@ -130,9 +137,68 @@ type truth struct {
 	last bool
 }
 
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// left reports whether a Service is left to another program than kube-proxy, which selects those without the label.
+func left(s *corev1.Service) bool {
+	_, labelled := s.Labels[apis.LabelServiceProxyName]
+	return labelled && !headless(s)
+}
+
+// resolved are the nodes of the pods to which a name leads, by what CoreDNS makes of some slices.
+func (w *world) resolved(of []*discoveryv1.EndpointSlice) map[string]bool {
+	w.Helper()
+	nodes := map[string]bool{}
+	for _, slice := range of {
+		made, err := object.EndpointSliceToEndpoints(slice.DeepCopy())
+		suite.Must(w, err)
+		for _, subset := range made.(*object.Endpoints).Subsets {
+			for _, address := range subset.Addresses {
+				nodes[address.NodeName] = true
+			}
+		}
+	}
+	return nodes
+}
+
+// ofNames is the truth of a headless Service on a node. The CoreDNS that answers asks the API server or the node's
+// wrapper, and nobody but on a node can see which. The rest of the node has no part in it.
+func (w *world) ofNames(name string, s *corev1.Service) truth {
+	w.Helper()
+	m, keys := w.machines[name], keysOf(s)
+	if !m.edge() || !w.in(name, s) {
+		stray := m.edge() && !w.in(name, s) && slices.ContainsFunc(w.places[s.Name], func(p place) bool {
+			return p.node == name
+		})
+		return truth{apart: true, wrong: stray}
+	}
+	now := w.reported(s)
+	if m.cut {
+		now = w.slicesOf(s)
+	}
+	kept := *m
+	kept.past, kept.plane, kept.as, w.machines[name] = false, "", "", &kept
+	own, linked := w.resolved(w.shown(name, s, now)), w.resolved(w.shown(name, s, w.slicesOf(s)))
+	w.machines[name] = m
+	all, heard := w.resolved(w.slicesOf(s)), w.resolved(w.reported(s))
+	lacks := len(own) == 0 && len(all) > 0
+	surely := lacks && !m.cut && len(linked) == 0 && len(heard) > 0
+	leaves := !slices.Contains(keys, "*") && !maps.Equal(own, all)
+	return truth{wrong: surely, hidden: !surely && (leaves || lacks)}
+}
+
+// in reports whether a node is in a site of a Service, or may reach all.
+func (w *world) in(name string, s *corev1.Service) bool {
+	return slices.ContainsFunc(keysOf(s), func(key string) bool {
+		return key == "*" || w.machines[name].labels[key] != ""
+	})
+}
+
 // broken reports whether a node does not keep Services to its site, or gets no changes of them. Of a silent node the
 // API server shows how its programs are set up, and not how they are.
-func (m *machine) broken() bool { return m.past || m.frozen && (!m.unready || !m.cut) || m.as != "" }
+func (m *machine) broken() bool {
+	return m.past || m.plane == ebpf || m.plane == cilium || m.frozen && (!m.unready || !m.cut) || m.as != ""
+}
 
 // unseen reports whether the node itself starts its programs, so that the API server does not show whom they ask.
 func (m *machine) unseen() bool { return m.kind == "systemd" || m.kind == "static" }
@@ -143,6 +209,12 @@ func (w *world) of(name string, s *corev1.Service) truth {
 	m, keys := w.machines[name], keysOf(s)
 	if keys[0] == "*" {
 		return truth{} // it is to reach every endpoint
+	}
+	if headless(s) {
+		return w.ofNames(name, s)
+	}
+	if left(s) { // nothing of kube-proxy's, so the program may do as it likes
+		return truth{hidden: m.edge() && w.in(name, s), apart: !m.edge() || !w.in(name, s)}
 	}
 	strict := !slices.Contains(keys, "*")
 	shares := func(key, other string) bool {
@@ -169,7 +241,15 @@ func (w *world) of(name string, s *corev1.Service) truth {
 			return shown
 		}
 	}
-	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
+	if m.plane == antrea { // whether it asks its wrapper is in nobody's sight
+		kept := *m
+		kept.plane, w.machines[name] = "", &kept
+		shown := w.of(name, s)
+		shown.hidden = shown.hidden || w.in(name, s) && !shown.wrong
+		w.machines[name] = m
+		return shown
+	}
+	in := w.in(name, s)
 	broken := m.broken()
 	silent, linked := in && m.cut, w.connectBy(name, s, w.slicesOf(s))
 	for address, o := range w.connect(name, s) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -152,7 +153,7 @@ func TestVerdicts(t *testing.T) {
 				if bad {
 					wrong++
 				}
-				if (seed%5 == 0 || s.Name == "sticky") && w.hasSites(s) && s.Name != "any" {
+				if (seed%5 == 0 || s.Name == "sticky") && w.hasSites(s) && s.Name != "any" && !headless(s) {
 					w.judgeProof(api, url, s, bad)
 					proved++
 				}
@@ -168,6 +169,7 @@ func TestVerdicts(t *testing.T) {
 				w.Errorf("status ends with %d, and the controller has not answered a change of a grid", status.code)
 			}
 			w.judgeWords(check)
+			w.judgePraise(check)
 			w.judgeLost(check)
 			w.agree("status", status.Findings, check)
 			w.agree("preview", preview.Findings, check)
@@ -207,6 +209,35 @@ func (w *world) judgeWords(check *answer) {
 		}
 		if m := unlabelAction.FindStringSubmatch(f.Action); m != nil && m[1] != edgeLabel {
 			w.Errorf("%q removes a label that other programs may use", f.Action)
+		}
+	}
+}
+
+var praise = regexp.MustCompile(`^each with the topologyKeys (.*) stays in its sites on (\d+)`)
+
+// judgePraise expects that check says of no more nodes that they keep Services to their sites than do.
+func (w *world) judgePraise(check *answer) {
+	w.Helper()
+	for _, f := range check.Findings {
+		said := praise.FindStringSubmatch(f.Message)
+		for _, s := range w.services {
+			if f.Severity != "ok" || said == nil || said[1] != strings.Join(keysOf(s), " ") || headless(s) || left(s) {
+				continue
+			}
+			keep := 0
+			for name, m := range w.machines {
+				if t := w.of(name, s); m.edge() && w.in(name, s) && !t.wrong && !t.hidden {
+					keep++
+				}
+			}
+			if said[2] > strconv.Itoa(keep) { // below ten
+				w.Errorf("check says %s, and %d nodes keep Service %s", f, keep, s.Name)
+			}
+		}
+		if f.Severity == "ok" && said != nil && !slices.ContainsFunc(w.services, func(s *corev1.Service) bool {
+			return said[1] == strings.Join(keysOf(s), " ") && !headless(s) && !left(s)
+		}) {
+			w.Errorf("check says %s, and kube-proxy has no part in such a Service", f)
 		}
 	}
 }
@@ -337,7 +368,10 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 	if unknown < hidden {
 		w.Errorf("view %s has %d unknown nodes, and %d are not well and cannot be seen", s.Name, unknown, hidden)
 	}
-	bad = bad || !w.hasSites(s)
+	if left(s) && !slices.ContainsFunc(view.Findings, func(f finding) bool { return f.Severity == "warning" }) {
+		w.Errorf("view %s has no warning, and kube-proxy leaves it alone", s.Name)
+	}
+	bad = bad || !w.hasSites(s) && !left(s)
 	if last != "" && !bad && !slices.ContainsFunc(view.Findings, func(f finding) bool {
 		return f.Check == "Reach" && f.Severity == "warning"
 	}) {
@@ -403,7 +437,10 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 		for _, on := range asked {
 			reached[o.reached[on]] = 20 / len(asked)
 		}
-		if result["reached"] = reached; len(reached) == 0 {
+		switch result["reached"] = reached; {
+		case left(s):
+			result["untranslated"] = 20
+		case len(reached) == 0:
 			result["nobody"] = 20
 		}
 		message, err := json.Marshal(result)

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kubernetes/pkg/proxy/apis"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
@@ -43,6 +45,23 @@ type machine struct {
 	lost bool
 	// cut is that its link is down. It goes on with what it was last shown.
 	cut bool
+	// plane is what sends connections to Services on there before kube-proxy: Cilium or Calico's eBPF, which ask the
+	// API server, or Antrea, of which nobody can see whether it does; "calico" leaves it to kube-proxy.
+	plane string
+	// cached is that NodeLocal DNSCache answers its pods.
+	cached bool
+}
+
+// The data planes of a machine.
+const (
+	ebpf   = "ebpf"
+	cilium = "cilium"
+	antrea = "antrea"
+)
+
+// bypassed reports whether connections to Services do not follow what the wrapper shows.
+func (m *machine) bypassed() bool {
+	return m.past || m.plane == ebpf || m.plane == cilium || m.plane == antrea
 }
 
 func (m *machine) edge() bool { return m.labels[edgeLabel] != "" }
@@ -73,6 +92,9 @@ type world struct {
 	away, unanswered bool
 	// warned are the checks that have to warn of something, which no connection from a node shows.
 	warned []string
+	// resolvers are the Services of CoreDNS: kube-dns, and the one that NodeLocal DNSCache asks. Without CoreDNS there
+	// are none.
+	resolvers []*corev1.Service
 }
 
 // shape is a kind of Service.
@@ -81,30 +103,38 @@ type shape struct {
 	local      bool
 	families   []corev1.IPFamily
 	ports      []string
+	// headless is that it has no address. proxy is the program that its label leaves it to.
+	headless bool
+	proxy    string
 }
 
 // severalShapes have several keys, of which each port and family has its own.
 var severalShapes = []shape{
-	{"ports-fallback", `["zone","region"]`, false, nil, []string{"a", "b"}},
-	{"ports-any", `["kubernetes.io/hostname","zone","*"]`, false, nil, []string{"a", "b"}},
+	{"ports-fallback", `["zone","region"]`, false, nil, []string{"a", "b"}, false, ""},
+	{"ports-any", `["kubernetes.io/hostname","zone","*"]`, false, nil, []string{"a", "b"}, false, ""},
 	{"dual-fallback", `["zone","region"]`, false, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		[]string{"a", "b"}},
+		[]string{"a", "b"}, false, ""},
 }
 
 var shapes = []shape{
-	{"plain", `["zone"]`, false, nil, []string{""}},
-	{"fallback", `["zone","*"]`, false, nil, []string{""}},
-	{"own", `["kubernetes.io/hostname","zone"]`, false, nil, []string{""}},
-	{"region", `["zone","region"]`, false, nil, []string{""}},
-	{"dual", `["zone"]`, false, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, []string{""}},
-	{"ports", `["zone"]`, false, nil, []string{"a", "b"}},
-	{"local", `["zone"]`, true, nil, []string{""}},
-	{"node", `["kubernetes.io/hostname"]`, false, nil, []string{""}},
-	{"prefers-node", `["kubernetes.io/hostname","*"]`, false, nil, []string{""}},
-	{"pool", `["pool"]`, false, nil, []string{""}},
-	{"sticky", `["zone"]`, false, nil, []string{""}},
-	{"any", `["*"]`, false, nil, []string{""}},
-	{"typo", `["zon"]`, false, nil, []string{""}},
+	{"plain", `["zone"]`, false, nil, []string{""}, false, ""},
+	{"fallback", `["zone","*"]`, false, nil, []string{""}, false, ""},
+	{"own", `["kubernetes.io/hostname","zone"]`, false, nil, []string{""}, false, ""},
+	{"region", `["zone","region"]`, false, nil, []string{""}, false, ""},
+	{"dual", `["zone"]`, false, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, []string{""}, false, ""},
+	{"ports", `["zone"]`, false, nil, []string{"a", "b"}, false, ""},
+	{"local", `["zone"]`, true, nil, []string{""}, false, ""},
+	{"node", `["kubernetes.io/hostname"]`, false, nil, []string{""}, false, ""},
+	{"prefers-node", `["kubernetes.io/hostname","*"]`, false, nil, []string{""}, false, ""},
+	{"pool", `["pool"]`, false, nil, []string{""}, false, ""},
+	{"sticky", `["zone"]`, false, nil, []string{""}, false, ""},
+	{"any", `["*"]`, false, nil, []string{""}, false, ""},
+	{"names", `["zone"]`, false, nil, []string{""}, true, ""},
+	{"names-region", `["zone","region"]`, false, nil, []string{""}, true, "other"}, // CoreDNS heeds no such label
+	{"names-any", `["zone","*"]`, false, nil, []string{""}, true, ""},
+	{"left", `["zone"]`, false, nil, []string{""}, false, "other"},
+	{"left-any", `["zone","*"]`, false, nil, []string{""}, false, "other"},
+	{"typo", `["zon"]`, false, nil, []string{""}, false, ""},
 }
 
 func keysOf(s *corev1.Service) (keys []string) {
@@ -210,6 +240,12 @@ func (w *world) addService(shape shape) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port,
 			Port: int32(80 + j), Protocol: corev1.ProtocolTCP})
 	}
+	if shape.headless {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
+	}
+	if shape.proxy != "" {
+		s.Labels = map[string]string{apis.LabelServiceProxyName: shape.proxy}
+	}
 	if shape.local {
 		s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
 	}
@@ -275,8 +311,12 @@ func (w *world) slicesOf(s *corev1.Service) (all []*discoveryv1.EndpointSlice) {
 			}
 			slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressType(family),
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "shop", Name: strings.ToLower(fmt.Sprintf("%s-%d-%s", s.Name, i, family)),
+					Namespace: s.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%d-%s", s.Name, i, family)),
 					Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}}}
+			maps.Copy(slice.Labels, s.Labels) // as the EndpointSlice controller does
+			if headless(s) {
+				slice.Labels[corev1.IsHeadlessService] = ""
+			}
 			for j := range s.Spec.Ports {
 				if port := s.Spec.Ports[j]; p.without != port.Name || port.Name == "" {
 					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name,
@@ -372,6 +412,9 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 		}
 		node.Annotations = map[string]string{"k3s.io/node-args": fmt.Sprintf(`["agent","--kube-proxy-arg=master=%s"]`, master)}
 	}
+	if m.plane != "" {
+		node.Labels["plane"] = m.plane
+	}
 	add(node)
 	switch edge := m.labels[edgeLabel]; {
 	case edge == "true" && m.kind == "k3s":
@@ -438,7 +481,42 @@ func (w *world) some(r *rand.Rand, is func(m *machine) bool) string {
 }
 
 func podded(m *machine) bool {
-	return m.kind == "true" && !m.past && !m.frozen && !m.one && m.as == ""
+	return m.kind == "true" && !m.past && !m.frozen && !m.one && m.as == "" && m.plane == ""
+}
+
+// onPlane is a data plane on some nodes, by a DaemonSet with an agent of this name.
+func onPlane(plane, agent string) func(*world, *rand.Rand) bool {
+	return func(w *world, r *rand.Rand) bool {
+		name := w.some(r, func(m *machine) bool { return podded(m) && !m.cut })
+		if name == "" || slices.ContainsFunc(slices.Collect(maps.Values(w.machines)), func(m *machine) bool {
+			return m.plane == plane
+		}) {
+			return false
+		}
+		w.machines[name].plane = plane
+		if r.IntN(2) == 0 { // and on one of the cloud, where it is no defect
+			w.machines["c0"].plane = cmp.Or(w.machines["c0"].plane, plane)
+		}
+		felix, env := "", ""
+		if plane == ebpf {
+			switch r.IntN(3) {
+			case 0:
+				env = ", env: [{name: FELIX_BPFENABLED, value: \"true\"}]"
+			case 1: // a configuration of one node alone
+				felix = "node." + name
+			default:
+				felix = "default"
+			}
+		}
+		if felix != "" {
+			w.extra = append(w.extra, fmt.Sprintf("{apiVersion: crd.projectcalico.org/v1, kind: FelixConfiguration, "+
+				"metadata: {name: %s}, spec: {bpfEnabled: true}}", felix))
+		}
+		w.extra = append(w.extra, fmt.Sprintf("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %[1]s, namespace: "+
+			"kube-system}, spec: {template: {spec: {hostNetwork: true, nodeSelector: {plane: %[1]s}, containers: [{name: "+
+			"%[2]s, image: \"%[2]s:v1\"%[3]s}]}}}}", plane, agent, env))
+		return true
+	}
 }
 
 // onNode is a defect of a node that runs the programs as pods.
@@ -564,7 +642,7 @@ var defects = []struct {
 	}},
 	{"a site without an endpoint", ofService(func(_ *world, of []place, r *rand.Rand) []place {
 		return slices.Delete(slices.Clone(of), 0, 1+r.IntN(len(of)-1))
-	}, "plain", "fallback", "own", "region", "dual", "ports", "local", "node", "prefers-node", "pool")},
+	}, "plain", "fallback", "own", "region", "dual", "ports", "local", "node", "prefers-node", "pool", "names", "names-region", "names-any", "left")},
 	{"no endpoint at all", ofService(func(*world, []place, *rand.Rand) []place { return nil }, "plain", "dual", "local")},
 	{"a site without a family", ofService(func(_ *world, of []place, r *rand.Rand) []place {
 		of[r.IntN(len(of))].without = string(corev1.IPv6Protocol)
@@ -577,7 +655,7 @@ var defects = []struct {
 	{"a site whose endpoints are ending", ofService(func(_ *world, of []place, r *rand.Rand) []place {
 		of[r.IntN(len(of))].terminating = true
 		return of
-	}, "plain", "dual", "local", "ports")},
+	}, "plain", "dual", "local", "ports", "names", "names-region")},
 	{"a key that no node has", func(w *world, _ *rand.Rand) bool {
 		w.addService(shapes[len(shapes)-1])
 		return true
@@ -664,6 +742,10 @@ var defects = []struct {
 			delete(a.Objects, other)
 		})
 	})},
+	{"Calico's eBPF on some nodes", onPlane(ebpf, "calico-node")},
+	{"Cilium past the wrapper on some nodes", onPlane(cilium, "cilium-agent")},
+	{"Antrea on some nodes, of which nobody can see what it does", onPlane(antrea, "antrea-agent")},
+	{"Calico without eBPF on some nodes, which is no defect", onPlane("calico", "calico-node")},
 	{"a node without the endpoint that Local requires", func(w *world, _ *rand.Rand) bool {
 		places := w.places["local"]
 		for i, p := range places {

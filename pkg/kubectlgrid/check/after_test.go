@@ -646,8 +646,15 @@ var networkDefects = map[string]defect{
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://127.0.0.1:51006, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://127.0.0.1:51006, past"}},
 	"Calico's eBPF": {adding(calico("Iptables", "true")),
-		[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes " +
-			"kube-proxy's place (FelixConfiguration default, bpfEnabled)"}},
+		[]string{"failure KubeProxyReplacement Node edge0: Calico's eBPF data plane takes kube-proxy's place there " +
+			"(FelixConfiguration default, bpfEnabled)", "failure KubeProxyReplacement Node edge1: Calico's eBPF"}},
+	"Calico's eBPF on one edge node": {adding(strings.Replace(calico("Iptables", "true"), "hostNetwork: true,",
+		"hostNetwork: true, nodeSelector: {zone1: west},", 1)),
+		[]string{"failure KubeProxyReplacement Node edge1: Calico's eBPF data plane takes kube-proxy's place there"}},
+	"Calico's eBPF by the configuration of one node": {adding(calico("Iptables", "false") + `---
+{apiVersion: crd.projectcalico.org/v1, kind: FelixConfiguration, metadata: {name: node.edge0}, spec: {bpfEnabled: true}}`),
+		[]string{"failure KubeProxyReplacement Node edge0: Calico's eBPF data plane takes kube-proxy's place there " +
+			"(FelixConfiguration node.edge0, bpfEnabled)"}},
 	"Calico for pods only": {adding(calico("Iptables", "false")), nil},
 	"Cilium on nodes of the cloud alone": {adding(strings.Replace(cilium, "hostNetwork: true,", "hostNetwork: true, "+
 		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: "+
@@ -657,7 +664,8 @@ var networkDefects = map[string]defect{
 	"Antrea": {adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: antrea-agent, namespace: kube-system},
  spec: {template: {spec: {hostNetwork: true, containers: [{name: antrea-agent, image: "antrea/antrea-agent-ubuntu:v2.4.0"},
  {name: antrea-ovs, image: "antrea/antrea-agent-ubuntu:v2.4.0", command: [start_ovs]}]}}}}`),
-		[]string{"unknown KubeProxyReplacement DaemonSet kube-system/antrea-agent: antrea-agent may send pods' connections"}},
+		[]string{"unknown KubeProxyReplacement Node edge0: antrea-agent runs there, and may send pods' connections",
+			"unknown KubeProxyReplacement Node edge1: antrea-agent runs there"}},
 	"Kube-OVN on nodes of the cloud alone": {adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-ovn-cni,
  namespace: kube-system}, spec: {template: {spec: {hostNetwork: true, nodeSelector: {cloud: only}, containers: [
  {name: cni-server, image: "docker.io/kubeovn/kube-ovn:v1.14.0"}]}}}}`), nil},

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 // bypass is a program that reads endpoints itself, and connects to pods past kube-proxy.
@@ -75,7 +77,7 @@ func asksWrapper(c corev1.Container) bool {
 
 // checkBypasses reports workloads that read endpoints themselves.
 func (r *Report) checkBypasses(c *Cluster) {
-	const check = "Bypass"
+	const check = gridview.CheckBypass
 	for _, w := range c.workloads {
 		if w.bypass != nil {
 			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes "+

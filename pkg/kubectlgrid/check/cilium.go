@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/application-grid/application-grid/pkg/apis/enumerate"
-	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -77,35 +75,24 @@ func (c *Cluster) ciliumAlone() bool {
 		!slices.ContainsFunc(c.nodes, func(n *node) bool { return ownProxy[n.distribution] && !n.proxyDisabled })
 }
 
-// checkCilium checks which API servers the agents of Cilium on edge nodes ask.
-func (r *Report) checkCilium(c *Cluster, cilium *workload) {
-	const check = gridview.CheckReplacement
-	wrappers := c.byNode(wrapperProgram)
+// ciliumAsks returns whom the agent of Cilium on an edge node asks: the first row that holds.
+func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object, wrapper *pod) []row {
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
-	for _, n := range c.nodes {
-		if !n.isEdge() || !cilium.runsOn(n) {
-			continue
-		}
-		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
-			func(r rune) bool { return r == ',' || r == ' ' })
-		server, wrapper := strings.Join(servers, ", "), firstOf(wrappers[n.name])
-		r.first(check, n.name,
-			row{!c.knows(ciliumConfigKind.Kind) || server == "" && !c.knows(kindConfigMap), Unknown, n.about(),
-				"whom its agent of Cilium asks could not be read", onNode(wrapper)},
-			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): " +
-				"it moves on past the wrapper, and may hear of no change from then on",
-				"name the wrapper alone in " + apiServerURLs},
-			row{server == "", Failure, n.about(),
-				"its agent of Cilium asks the API server: Services reach every site from there", fix},
-			row{!leadsToWrapper(server, wrapper.port), Failure, n.about(),
-				"its agent of Cilium asks " + server + ", past the wrapper: Services reach every site from there", fix},
-			row{wrapper.otherScheme(server) != "", Failure, n.about(), "its agent of Cilium asks " + server +
-				wrapper.otherScheme(server) + ": it never gets an answer", fix})
+	servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
+		func(r rune) bool { return r == ',' || r == ' ' })
+	server := strings.Join(servers, ", ")
+	return []row{
+		{!n.isEdge(), Warning, about, "Cilium sends pods' connections to Services on itself, also beside a kube-proxy: on " +
+			"edge nodes its agent has to ask the wrapper", fix},
+		{!c.knows(ciliumConfigKind.Kind) || server == "" && !c.knows(kindConfigMap), Unknown, about,
+			"whom its agent of Cilium asks could not be read", onNode(wrapper)},
+		{len(servers) > 1, Failure, about, "its agent of Cilium has several API servers (" + server + "): it moves on " +
+			"past the wrapper, and may hear of no change from then on", "name the wrapper alone in " + apiServerURLs},
+		{server == "", Failure, about, "its agent of Cilium asks the API server: Services reach every site from there", fix},
+		{!leadsToWrapper(server, wrapper.port), Failure, about, "its agent of Cilium asks " + server + ", past the " +
+			"wrapper: Services reach every site from there", fix},
+		{wrapper.otherScheme(server) != "", Failure, about, "its agent of Cilium asks " + server +
+			wrapper.otherScheme(server) + ": it never gets an answer", fix},
 	}
-	r.first(check, "",
-		row{c.edges() == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also " +
-			"beside a kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
-		row{r.clean(check), OK, cilium.about(), "on each of " + enumerate.Count(c.edges(), "edge node") +
-			" Cilium asks the wrapper", ""})
 }

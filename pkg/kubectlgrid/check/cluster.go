@@ -224,6 +224,9 @@ type service struct {
 	tally *gridview.Tally
 }
 
+// byKubeProxy reports whether kube-proxy is meant to keep the Service to sites.
+func (s *service) byKubeProxy() bool { return s.tally != nil && s.tally.ByKubeProxy() }
+
 // Cluster is the data that was read from a cluster.
 type Cluster struct {
 	Source
@@ -235,9 +238,9 @@ type Cluster struct {
 	// carries are the ConfigMaps and Secrets of the programs' pods and of kube-proxy.
 	carries map[Object]bool
 
-	kubeadm  bool   // kubeadm-config is there
-	policy   bool   // kube-proxy-policy.yaml is, with its binding
-	felixBPF string // bpfEnabled of Calico's FelixConfiguration; empty if that does not set it
+	kubeadm  bool              // kubeadm-config is there
+	policy   bool              // kube-proxy-policy.yaml is, with its binding
+	felixBPF map[string]string // bpfEnabled of Calico's FelixConfigurations that set it, by their names
 
 	services   []service
 	reachKnown bool            // their endpoints were read
@@ -295,7 +298,8 @@ func (c *Cluster) running(program Program) []*workload {
 // onEdge returns the DaemonSets of a program that run on an edge node; without edge nodes, on any node.
 func (c *Cluster) onEdge(program Program) []*workload {
 	edges := c.edges()
-	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
+	once := slices.CompactFunc(c.running(program), func(a, b *workload) bool { return a.about() == b.about() })
+	return slices.DeleteFunc(once, func(w *workload) bool {
 		return w.kind != kindDaemonSet || !slices.ContainsFunc(c.nodes, func(n *node) bool {
 			return (n.isEdge() || edges == 0) && w.runsOn(n)
 		})

@@ -79,7 +79,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 func (r *Report) noEdgeNodes(c *Cluster) {
 	severity, services, staying := Warning, "Services to their sites", 0
 	for _, s := range c.services {
-		if gridview.SiteKey(s.keys) != "" && !slices.Contains(s.keys, topology.Any) {
+		if s.byKubeProxy() && gridview.SiteKey(s.keys) != "" && !slices.Contains(s.keys, topology.Any) {
 			staying++
 		}
 	}
@@ -331,7 +331,7 @@ func (r *Report) checkSites(c *Cluster) {
 		}
 	}
 	for _, s := range c.services {
-		if s.err == nil && gridview.HasSites(s.keys) &&
+		if s.byKubeProxy() &&
 			(s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
 			sites.Governed = append(sites.Governed, s.keys)
 		}
@@ -397,8 +397,10 @@ func (c *Cluster) reach(of []Finding) (byKeys map[string]*gridview.Grouping, fou
 	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
 	byKeys = map[string]*gridview.Grouping{}
 	for _, s := range c.services {
-		if s.tally != nil {
+		if s.byKubeProxy() {
 			byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
+		}
+		if s.tally != nil {
 			found = append(found, s.tally.View().Reach...)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
@@ -127,7 +128,7 @@ func (r *Report) checkRemoval(c *Cluster) {
 
 // checkHub compares the installed hub with the flags of the wrappers.
 func (r *Report) checkHub(c *Cluster) {
-	const check = "Hub"
+	const check = gridview.CheckHub
 	if !c.knows(kindDeployment, kindDaemonSet, kindAPIService) {
 		return
 	}

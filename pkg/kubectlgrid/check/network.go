@@ -6,46 +6,62 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// checkReplacements looks for programs that implement Services in place of kube-proxy. If they do not ask the wrapper,
-// Services reach every site.
+// checkReplacements looks for programs that implement Services in place of kube-proxy, on each edge node; without edge
+// nodes, anywhere. If they do not ask the wrapper, Services reach every site.
 func (r *Report) checkReplacements(c *Cluster) {
 	const check = gridview.CheckReplacement
-	found := false
-	for _, cilium := range c.onEdge(ciliumProgram) {
-		found = true
-		r.checkCilium(c, cilium)
-	}
-	for _, calico := range c.onEdge(calicoProgram) {
-		found = true
-		enabled, where := calico.env["FELIX_BPFENABLED"], "FELIX_BPFENABLED" // overrides the object
-		if enabled == "" {
-			enabled, where = c.felixBPF, "FelixConfiguration default, bpfEnabled"
-		}
-		r.first(check, "",
-			row{strings.EqualFold(enabled, "true"), Failure, calico.about(), "Calico's eBPF data plane takes " +
-				"kube-proxy's place (" + where + "), and does not ask the wrapper: Services would reach every site",
-				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise"},
-			row{enabled == "" && !c.knows(kindFelix), Unknown, calico.about(), "Calico runs, and its " +
-				"FelixConfiguration could not be read: whether it takes kube-proxy's place is not known",
-				"look for bpfEnabled in it; it has to be false"},
-			row{otherwise, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
-	}
+	found, edges, wrappers := false, c.edges(), c.byNode(wrapperProgram)
 	for _, program := range dataPlanes {
 		for _, w := range c.onEdge(program) {
 			found = true
-			r.add(Unknown, check, w.about(), string(program)+" may send pods' connections to Services on itself, and "+
-				"does not ask the wrapper then: Services would reach every site",
-				"see docs/compatibility.md, What programs Services")
+			if edges == 0 {
+				r.first(check, "", c.replaces(w, &node{}, w.about(), firstOf(nil))...)
+				continue
+			}
+			for _, n := range c.nodes {
+				if n.isEdge() && w.runsOn(n) {
+					r.first(check, n.name, c.replaces(w, n, n.about(), firstOf(wrappers[n.name]))...)
+				}
+			}
 		}
 	}
-	about := Object{Kind: kindDaemonSet}
+	about, each := Object{Kind: kindDaemonSet}, " on each of "+enumerate.Count(edges, "edge node")
 	r.first(check, "",
 		row{!c.knows(kindDaemonSet), Unknown, about, "whether a program takes kube-proxy's place could not be read",
 			"ask again as somebody who may read them"},
-		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""})
+		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""},
+		row{r.clean(check) && len(c.onEdge(ciliumProgram)) > 0, OK, about, "Cilium asks the wrapper" + each, ""},
+		row{r.clean(check), OK, about, "Calico leaves Services to kube-proxy", ""})
+}
+
+// replaces returns what a data plane does to the Services on an edge node: the first row that holds.
+func (c *Cluster) replaces(w *workload, n *node, about Object, wrapper *pod) []row {
+	switch w.program {
+	case ciliumProgram:
+		return c.ciliumAsks(w, n, about, wrapper)
+	case calicoProgram:
+		enabled, where := w.env["FELIX_BPFENABLED"], "FELIX_BPFENABLED" // overrides the objects
+		for _, name := range []string{"node." + n.name, "default"} {
+			if value, set := c.felixBPF[name]; set && enabled == "" {
+				enabled, where = value, "FelixConfiguration "+name+", bpfEnabled"
+			}
+		}
+		return []row{
+			{strings.EqualFold(enabled, "true"), Failure, about, "Calico's eBPF data plane takes kube-proxy's place " +
+				"there (" + where + "), and does not ask the wrapper: Services reach every site from there",
+				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise"},
+			{enabled == "" && !c.knows(kindFelix), Unknown, about, "Calico runs there, and its FelixConfiguration could " +
+				"not be read: whether it takes kube-proxy's place is not known", "look for bpfEnabled in it; it has to " +
+				"be false"},
+		}
+	}
+	return []row{{otherwise, Unknown, about, string(w.program) + " runs there, and may send pods' connections to Services " +
+		"on itself, without asking the wrapper: Services would reach every site from there",
+		"see docs/compatibility.md, What programs Services"}}
 }
 
 func (r *Report) checkNodeLocal(c *Cluster) {

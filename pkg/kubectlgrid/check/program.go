@@ -41,8 +41,8 @@ var programs = []Program{
 	nodeLocalProgram, antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram,
 }
 
-// dataPlanes are programs that may program Services as Cilium does, and that do not show here whether they do.
-var dataPlanes = []Program{antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram}
+// dataPlanes are programs that may program Services in place of kube-proxy.
+var dataPlanes = []Program{ciliumProgram, calicoProgram, antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram}
 
 // container is a container that runs one of the programs, or that takes the wrapper's port of its node.
 type container struct {

@@ -108,7 +108,7 @@ type Source struct {
 // readCluster reads the data that both Before and After need.
 func readCluster(ctx context.Context, source Source) *Cluster {
 	c := &Cluster{Source: source, documents: map[Object]*document{}, carries: map[Object]bool{},
-		missing: map[string]bool{}, ofGrids: map[Object]metav1.Object{}}
+		missing: map[string]bool{}, felixBPF: map[string]string{}, ofGrids: map[Object]metav1.Object{}}
 	c.readCiliumConfigs(ctx)
 	c.readNodes(ctx)
 	c.readPods(ctx)
@@ -409,11 +409,15 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 		c.document(ctx, ciliumDefaults(cilium), whomCiliumAsks)
 	}
 	if len(c.running(calicoProgram)) > 0 {
-		felix, _ := c.object(ctx, felixKind, "default", "whether Calico takes kube-proxy's place is not known")
-		if felix != nil {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(felixKind.GroupVersion().WithKind(kindFelix + "List"))
+		err := pages.Each(ctx, c.API, list, func(felix *unstructured.Unstructured) {
 			if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
-				c.felixBPF = strconv.FormatBool(enabled)
+				c.felixBPF[felix.GetName()] = strconv.FormatBool(enabled)
 			}
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.lost(Object{Kind: kindFelix}, err, "whether Calico takes kube-proxy's place is not known")
 		}
 	}
 	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"

@@ -105,18 +105,20 @@ func inShop(name string) types.NamespacedName {
 
 // TestTrimmed: what is not needed is not kept.
 func TestTrimmed(t *testing.T) {
-	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"))
+	service := closed("db")
+	service.Labels[v1.LabelServiceProxyName] = "other"
+	f := read(t, node("n1", "east"), service, slice("db", "db-1", "n1"))
 	db := inShop("db")
 	kept, err := json.Marshal([]any{f.service(db), f.slicesOf(db)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, needed := range []string{"topologyKeys", "10.1.0.0", "pod-on-n1", `"n1"`} {
+	for _, needed := range []string{"topologyKeys", "10.1.0.0", "pod-on-n1", `"n1"`, v1.LabelServiceProxyName} {
 		if !strings.Contains(string(kept), needed) {
 			t.Errorf("%s is not in %s", needed, kept)
 		}
 	}
-	for _, dropped := range []string{"else", "app", "kubectl", "10.0.0.1", "resourceVersion", "4b9f1b8e", "serving", "targetPort\":80"} {
+	for _, dropped := range []string{"else", `"app"`, "kubectl", "10.0.0.1", "resourceVersion", "4b9f1b8e", "serving", "targetPort\":80"} {
 		if strings.Contains(string(kept), dropped) {
 			t.Errorf("%s is in %s", dropped, kept)
 		}

@@ -80,8 +80,10 @@ func trimService(s *corev1.Service) {
 			metav1.SetMetaDataAnnotation(&meta, key, value)
 		}
 	}
-	if value, ok := s.Labels[v1.LabelGridSelector]; ok {
-		meta.Labels = map[string]string{v1.LabelGridSelector: value}
+	for _, key := range []string{v1.LabelGridSelector, v1.LabelServiceProxyName} {
+		if value, ok := s.Labels[key]; ok {
+			metav1.SetMetaDataLabel(&meta, key, value)
+		}
 	}
 	s.ObjectMeta = meta
 	ports := make([]corev1.ServicePort, 0, len(s.Spec.Ports))

@@ -55,7 +55,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
-		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Sites)), state(s)}
+		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Sites)), state(p.Key, s)}
 		if format == output.Wide {
 			row = append(row, perSite(s.ReadyIn), cmp.Or(s.Command, "-"))
 		}
@@ -112,13 +112,13 @@ func dark(sites []string, of int) string {
 	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(sites, namedSites))
 }
 
-func state(s *gridview.PreviewService) string {
+func state(key string, s *gridview.PreviewService) string {
 	text := "open"
-	if len(s.TopologyKeys) > 0 {
+	switch {
+	case slices.Equal(s.TopologyKeys, []string{key}):
 		text = "site-local"
-		if s.Command != "" {
-			text = "by " + strings.Join(s.TopologyKeys, ", ")
-		}
+	case len(s.TopologyKeys) > 0:
+		text = "by " + strings.Join(s.TopologyKeys, ", ")
 	}
 	if s.Message != "" {
 		text += "; " + s.Message

@@ -44,6 +44,9 @@ const (
 	// KubeProxyEdge is the value of LabelKubeProxy.
 	KubeProxyEdge = "edge"
 
+	// LabelServiceProxyName is Kubernetes' label of Services that kube-proxy leaves to the program that it names.
+	LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+
 	// NodeStartsAlone is a condition of a Node with lite-apiserver: whether its pods would start again without
 	// kube-apiserver.
 	NodeStartsAlone = "superedge.io/StartsAlone"

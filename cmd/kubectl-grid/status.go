@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 	complete := true
 	if len(grids) > 0 {
 		diagnosis := connected.Diagnose(ctx, check.WithServices)
-		printer.Findings, complete = diagnosis.OfGrid(keys...), diagnosis.Complete()
+		printer.Findings, complete = slices.DeleteFunc(diagnosis.OfGrid(keys...), reader.Unread), diagnosis.Complete()
 	} else if err := cluster.CheckNamespace(ctx, connected.API, namespace); err != nil {
 		return err
 	}

@@ -66,6 +66,8 @@ const (
 	CheckReach      = "Reach"
 	CheckHub        = "Hub"
 	CheckBypass     = "Bypass"
+	// CheckRead is that of the findings that something could not be read.
+	CheckRead = "Read"
 	// CheckWrapper and the checks below find out whether a node keeps Services to its site.
 	CheckWrapper     = "Wrapper"
 	CheckKubeProxy   = "KubeProxy"
@@ -96,30 +98,31 @@ func (d *Diagnosis) Complete() bool { return d != nil && len(d.Unread) == 0 }
 
 func (d *Diagnosis) silent(node string) bool { return d != nil && d.Silent[node] }
 
-// Of returns the failures and warnings that concern all Services with some topology keys. It leaves out those of the
-// controller, and of a single Service; OfGrid has them.
+// Of returns the failures and warnings that concern all Services with some topology keys, and what could not be read. It
+// leaves out those of the controller, and of a single Service; OfGrid has them.
 func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool {
 		return f.Check == CheckController || f.Check == CheckReach
 	})
 }
 
-// findings returns the failures and warnings of the diagnosis that concern the Service. Those about nodes do not, if
+// findings returns the findings of the diagnosis that concern the Service. Those about nodes do not, if
 // kube-proxy has no part in it.
 func (t *Tally) findings() []Finding {
 	return slices.DeleteFunc(t.diagnosis.Of(t.keys), func(f Finding) bool {
-		return t.unseen != "" && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass}, f.Check)
+		return t.unseen != "" && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass, CheckRead}, f.Check)
 	})
 }
 
-// OfGrid returns the failures and warnings that concern grids with some topology keys, and their Services.
+// OfGrid returns the failures and warnings that concern grids with some topology keys, and their Services, and what
+// could not be read.
 func (d *Diagnosis) OfGrid(grids ...topology.Keys) []Finding {
 	found := []Finding{}
 	if d == nil {
 		return found
 	}
-	for _, f := range d.Findings {
-		if (f.Severity == Failure || f.Severity == Warning) &&
+	for _, f := range slices.Concat(d.Findings, d.Unread) {
+		if (f.Severity == Failure || f.Severity == Warning || f.Check == CheckRead) &&
 			slices.ContainsFunc(grids, func(keys topology.Keys) bool { return d.concerns(f, keys) }) {
 			found = append(found, f)
 		}

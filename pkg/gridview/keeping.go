@@ -138,9 +138,6 @@ type Verdict struct {
 	Open   int      `json:"open,omitempty"`
 }
 
-// Verdict returns the verdict on the nodes, whatever they reach.
-func (g *Grouping) Verdict() Verdict { return g.verdict(func(string) Reach { return ReachOwn }) }
-
 func (g *Grouping) verdict(reach func(node string) Reach) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
 	for name, labels := range g.nodes {

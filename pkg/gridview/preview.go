@@ -198,7 +198,7 @@ func (p *Previewer) Preview() *Preview {
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
 		if t.governed != nil {
-			preview.Findings = append(preview.Findings, t.governed.View().Reach...)
+			preview.Findings = append(preview.Findings, t.governed.View(p.groupings).Reach...)
 		}
 	}
 	slices.SortStableFunc(preview.Findings, ByObject)

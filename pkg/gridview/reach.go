@@ -121,11 +121,8 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	case proxy != "":
 		unseen = "whether service proxy " + proxy + " asks a wrapper"
 	}
-	if unseen != "" {
-		g = g.unseen(unseen)
-	}
 	t := &Tally{
-		Grouping: g, service: service, unseen: unseen, headless: headless, left: proxy != "",
+		service: service, unseen: unseen, headless: headless, left: proxy != "",
 		own:           max(slices.Index(g.keys, SiteKey(g.keys)), 0),
 		fixedPorts:    !headless && len(spec.Ports) > 0,
 		fixedFamilies: len(spec.IPFamilies) > 0,
@@ -133,10 +130,19 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 		one:           topology.DecidesAsOne(headless, local && spec.ExternalTrafficPolicy == ""),
 		ports:         map[Port]bool{}, strays: map[string]bool{},
 	}
+	t.joinTo(g)
 	for _, family := range spec.IPFamilies {
 		t.addFamily(discoveryv1.AddressType(family))
 	}
 	return t
+}
+
+// joinTo sets the nodes, with their diagnosis.
+func (t *Tally) joinTo(g *Grouping) {
+	if t.unseen != "" {
+		g = g.unseen(t.unseen)
+	}
+	t.Grouping = g
 }
 
 // ServiceProxy returns the name of the program that sends the connections to a Service in place of kube-proxy, which

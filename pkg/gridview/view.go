@@ -137,8 +137,9 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 	return view
 }
 
-// View returns a View without endpoints, which only has what the nodes reach.
-func (t *Tally) View() *View {
+// View returns a View without endpoints, which only has what the nodes reach, by a newer diagnosis of them.
+func (t *Tally) View(cluster *Groupings) *View {
+	t.joinTo(cluster.Of(t.keys))
 	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: t.keys}
 	for i := range t.groups {
 		view.Sites = append(view.Sites, SiteView{Name: t.groups[i].name, Nodes: t.groups[i].nodes})
@@ -178,7 +179,8 @@ func (v *View) join(t *Tally) {
 	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
 	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
-	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
+	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen &&
+		(t.diagnosis == nil || t.diagnosis.Complete())
 }
 
 // keysOf returns the keys that decided for some ports, in the form of a list.

@@ -92,6 +92,8 @@ type world struct {
 	away, unanswered bool
 	// warned are the checks that have to warn of something, which no connection from a node shows.
 	warned []string
+	// unread is the answer of check to somebody who may not read all.
+	unread *answer
 	// resolvers are the Services of CoreDNS: kube-dns, and the one that NodeLocal DNSCache asks. Without CoreDNS there
 	// are none.
 	resolvers []*corev1.Service
@@ -512,7 +514,7 @@ func onPlane(plane, agent string) func(*world, *rand.Rand) bool {
 			w.extra = append(w.extra, fmt.Sprintf("{apiVersion: crd.projectcalico.org/v1, kind: FelixConfiguration, "+
 				"metadata: {name: %s}, spec: {bpfEnabled: true}}", felix))
 		}
-		w.extra = append(w.extra, fmt.Sprintf("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %[1]s, namespace: "+
+		w.extra = append(w.extra, fmt.Sprintf("{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %[1]s-here, namespace: "+
 			"kube-system}, spec: {template: {spec: {hostNetwork: true, nodeSelector: {plane: %[1]s}, containers: [{name: "+
 			"%[2]s, image: \"%[2]s:v1\"%[3]s}]}}}}", plane, agent, env))
 		return true

@@ -464,7 +464,8 @@ func TestUnreadConfiguration(t *testing.T) {
 func TestUnreadKinds(t *testing.T) {
 	keeps := func(c *testCluster) gridview.Verdict {
 		d := Diagnose(t.Context(), c.source(), WithServices)
-		return (&gridview.Groupings{Nodes: d.Nodes, Diagnosis: d}).Of(topology.Keys{"zone1"}).Verdict()
+		g := &gridview.Groupings{Nodes: d.Nodes, Diagnosis: d}
+		return g.Of(topology.Keys{"zone1"}).NewTally(&corev1.Service{}).View(g).Verdict
 	}
 	for kind, unknown := range map[string]bool{"Pod": true, "DaemonSet": true, "ConfigMap": true, "Deployment": false,
 		"StatefulSet": false, "CustomResourceDefinition": false, "MutatingAdmissionPolicy": false, "Service": false,

@@ -378,32 +378,34 @@ func (c *Cluster) resolvers() []gridview.Resolver {
 
 // checkReach reports which sites do not reach which Services, and on how many nodes the Services stay in their sites.
 func (r *Report) checkReach(c *Cluster) {
-	byKeys, found := c.reach(r.Findings)
+	worst, found := c.reach(r.Findings)
 	r.Findings = append(r.Findings, found...)
-	for _, name := range slices.Sorted(maps.Keys(byKeys)) {
-		if v := byKeys[name].Verdict(); v.Holds() && v.Keeps > 0 {
+	for _, name := range slices.Sorted(maps.Keys(worst)) {
+		if v := worst[name]; v.Holds() && v.Keeps > 0 {
 			r.ok(gridview.CheckReach, Object{Kind: kindService}, "each with the topologyKeys %s %s", name, v.String())
 		}
 	}
 }
 
-// reach returns the groups of nodes by the keys of Services, and the problems with what the nodes reach. It returns
-// nothing if the endpoints were not read.
-func (c *Cluster) reach(of []Finding) (byKeys map[string]*gridview.Grouping, found []Finding) {
+// reach returns the worst verdict on the Services with the same keys, of those that kube-proxy keeps to their sites, and
+// the problems with what the nodes reach. It returns nothing if the endpoints were not read.
+func (c *Cluster) reach(of []Finding) (worst map[string]gridview.Verdict, found []Finding) {
 	if !c.reachKnown {
 		return nil, nil
 	}
 	known := c.diagnosis(of)
 	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
-	byKeys = map[string]*gridview.Grouping{}
+	worst = map[string]gridview.Verdict{}
 	for _, s := range c.services {
-		if s.byKubeProxy() {
-			byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
+		if s.tally == nil {
+			continue
 		}
-		if s.tally != nil {
-			found = append(found, s.tally.View().Reach...)
+		view, keys := s.tally.View(groupings), strings.Join(s.keys, " ")
+		found = append(found, view.Reach...)
+		if before, known := worst[keys]; s.byKubeProxy() && (!known || view.Verdict.Keeps < before.Keeps) {
+			worst[keys] = view.Verdict
 		}
 	}
 	slices.SortStableFunc(found, gridview.ByObject)
-	return byKeys, found
+	return worst, found
 }

@@ -129,7 +129,7 @@ func (c *Cluster) lost(about Object, err error, consequence string) {
 // Unread returns the finding that something could not be read.
 func Unread(about Object, err error, consequence string) Finding {
 	return Finding{
-		Severity: Unknown, Check: CheckRead, Object: about,
+		Severity: Unknown, Check: gridview.CheckRead, Object: about,
 		Message: fmt.Sprintf("it could not be read, and %s: %s", consequence, output.WhyNot(err)),
 		Action:  "ask again as somebody who may read it",
 	}

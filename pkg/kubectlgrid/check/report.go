@@ -26,9 +26,6 @@ const (
 	Unknown = gridview.Unverified
 )
 
-// CheckRead is the check of the findings that something could not be read.
-const CheckRead = "Read"
-
 // Report is all findings.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
@@ -45,7 +42,7 @@ func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that findings may be missing.
 func (r *Report) Incomplete() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead })
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == gridview.CheckRead })
 }
 
 // row is a line of a table of conditions: the finding if the condition holds.

@@ -80,15 +80,12 @@ func (c Cluster) Source(ctx context.Context) (check.Source, error) {
 	return check.Source{API: c.API, Server: server, Now: time.Now()}, err
 }
 
-// Diagnose returns the findings that concern the answers of all commands, and warns about those that are not known.
+// Diagnose returns the findings that concern the answers of all commands.
 func (c Cluster) Diagnose(ctx context.Context, services check.Services) *gridview.Diagnosis {
 	source, err := c.Source(ctx)
 	d := check.Diagnose(ctx, source, services)
 	if err != nil {
 		d.Unread = append(d.Unread, check.Unread(gridview.Object{Kind: "API server"}, err, "its version is not known"))
-	}
-	if len(d.Unread) > 0 {
-		c.Warn("what kubectl grid check would find is left out in part: %s could not be read", d.Unread[0].Object)
 	}
 	return d
 }

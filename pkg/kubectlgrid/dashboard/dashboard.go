@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -130,10 +129,9 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 	d.facts.update(func() bool { return d.facts.setPods(notReady) })
 }
 
-// diagnose updates the diagnosis of the cluster. It prints warnings only once.
+// diagnose updates the diagnosis of the cluster.
 func (d *Dashboard) diagnose(ctx context.Context) {
 	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
-	d.cluster.Warnings = io.Discard
 	d.facts.update(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 

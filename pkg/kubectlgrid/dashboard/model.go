@@ -179,8 +179,16 @@ func (f *facts) overview(key string) Overview {
 	}
 	o.Matrix = gridview.MatrixOf(key, &f.nodes, grids, o.Services)
 	o.Diagnosed = f.nodes.Diagnosis != nil
-	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid(topology.Keys{key}), key, o.Services)
+	found := slices.DeleteFunc(f.nodes.Diagnosis.OfGrid(topology.Keys{key}), f.saidBySource)
+	o.Findings = gridview.WithReach(found, key, o.Services)
 	return o
+}
+
+// saidBySource reports whether the state of a source says the same as a finding that a kind could not be read.
+func (f *facts) saidBySource(found gridview.Finding) bool {
+	return found.Check == gridview.CheckRead && slices.ContainsFunc(resources(), func(r resource) bool {
+		return r.name == strings.ToLower(found.Object.Kind)+"s" && !f.known[r.name]
+	})
 }
 
 // stateOf returns the state of a grid.

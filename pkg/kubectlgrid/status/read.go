@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,7 +18,6 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -34,8 +34,11 @@ type Query struct {
 	Selector labels.Selector
 }
 
-// kindNode is the kind of nodes in Reader.unread. The other kinds there are those of grids and of their children.
-const kindNode = "Node"
+// The kinds in Reader.unread besides those of grids and of their children.
+const (
+	kindNode = "Node"
+	kindPod  = "Pod"
+)
 
 // Reader reads grids, and the objects with which they are compared, as far as the user may read them.
 type Reader struct {
@@ -71,6 +74,11 @@ func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
 		}
 	}
 	return r.states(ctx, q.Namespace, found), nil
+}
+
+// Unread reports whether Warn was called with the kind that a finding says could not be read.
+func (r *Reader) Unread(f gridview.Finding) bool {
+	return f.Check == gridview.CheckRead && f.Object.Name == "" && r.unread[f.Object.Kind]
 }
 
 // find reads the selected grids, in order.
@@ -124,7 +132,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	if workloads && !r.unread[kindNode] {
 		var err error
 		if nodes, err = cluster.Nodes(ctx, r.API); err != nil {
-			r.Warn("sites are those that the controller has reported: %s", output.WhyNot(err))
+			r.Warn("the sites are those that the controller has reported, as nodes could not be read: %v", err)
 			r.unread[kindNode] = true
 		}
 	}
@@ -141,9 +149,12 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 				s.Children = map[string]metav1.Object{}
 			}
 		}
-		var err error
-		if s.Pods, err = Pods(ctx, r.API, f.grid); err != nil {
-			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), output.WhyNot(err))
+		if !r.unread[kindPod] {
+			var err error
+			if s.Pods, err = Pods(ctx, r.API, f.grid); err != nil {
+				r.Warn("why pods are not ready is left out, as they could not be read: %v", err)
+				r.unread[kindPod] = apierrors.IsForbidden(err)
+			}
 		}
 		grids = append(grids, gridview.Of(f.kind, f.grid, s))
 	}
@@ -160,7 +171,7 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	list := pages.Metadata(k.Child)
 	err := r.API.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector})
 	if err != nil {
-		r.Warn("not compared with the %ss that there are: %s", k.Child.Kind, output.WhyNot(err))
+		r.Warn("whether the grids' %ss exist is left out, as they could not be read: %v", k.Child.Kind, err)
 		r.unread[k.Child.Kind] = true
 		return nil
 	}

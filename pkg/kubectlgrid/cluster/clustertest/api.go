@@ -35,6 +35,8 @@ type API struct {
 	Objects map[string]*unstructured.Unstructured
 	// Refused has the code of paths that are answered with an error; "watch PATH" is for watches only.
 	Refused map[string]int
+	// Forbidden reports whether reads of a resource are forbidden, in a namespace or, if that is empty, in all.
+	Forbidden func(resource, namespace string) bool
 	// Created completes an object that is created.
 	Created func(*unstructured.Unstructured)
 	// Writes are the requests that are no reads.
@@ -49,7 +51,7 @@ type API struct {
 func New(tb testing.TB, manifests string) *API {
 	tb.Helper()
 	a := &API{TB: tb, Objects: map[string]*unstructured.Unstructured{}, Refused: map[string]int{},
-		changed: make(chan struct{}), version: 1}
+		changed: make(chan struct{}), version: 1, Forbidden: func(string, string) bool { return false }}
 	a.Add(manifests)
 	return a
 }
@@ -195,6 +197,8 @@ func (a *API) answer(r *http.Request) (code int, answer any) {
 		return http.StatusOK, map[string]string{"gitVersion": "v1.37.1"}
 	case parts == nil:
 		return failure(http.StatusNotFound, "")
+	case a.Forbidden(parts[3], parts[2]):
+		return failure(http.StatusForbidden, parts[4])
 	case watch && query.Get("sendInitialEvents") != "":
 		return failure(http.StatusUnprocessableEntity, "")
 	case watch:

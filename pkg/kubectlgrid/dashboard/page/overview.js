@@ -67,6 +67,8 @@ function drawNotices({ sources, namespace }) {
   keyed($("notices"), told, (notice) => notice.key, () => h("li"), (item, notice) => text(item, notice.words));
 }
 
+const severityWords = { failure: "Failure", warning: "Warning", unknown: "Unknown" };
+
 /** drawFindings lists what kubectl grid check finds, each with what to do about it. */
 export function drawFindings(place, findings = []) {
   place.hidden = findings.length === 0;
@@ -76,7 +78,7 @@ export function drawFindings(place, findings = []) {
   keyed(place, named, (f) => `${f.check} ${f.about} ${f.message}`, (f) => h("li", {}, h("strong"), h("span"), h("code")), (item, f) => {
     attribute(item, "data-severity", f.severity);
     const [about, message, action] = item.children;
-    text(about, `${f.severity === "failure" ? "Failure" : "Warning"}: ${f.about}`);
+    text(about, `${severityWords[f.severity]}: ${f.about}`);
     text(message, ` ${f.message}. `);
     text(action, f.action ?? "");
   });

@@ -179,7 +179,7 @@ func (v *View) join(t *Tally) {
 	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
 	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
-	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen &&
+	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without)+len(v.Verdict.Fails) == 0 && seen &&
 		(t.diagnosis == nil || t.diagnosis.Complete())
 }
 

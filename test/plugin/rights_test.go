@@ -72,7 +72,8 @@ func TestPartialRights(t *testing.T) {
 	if testing.Short() {
 		worlds = 25
 	}
-	for seed := range worlds {
+	for i := range worlds {
+		seed := *first + i
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 43))
 			w := newWorld(t, r, seed)

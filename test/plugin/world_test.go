@@ -92,6 +92,8 @@ type world struct {
 	away, unanswered bool
 	// warned are the checks that have to warn of something, which no connection from a node shows.
 	warned []string
+	// nameless is that pods on some node of a site find no CoreDNS, which concerns every Service there.
+	nameless bool
 	// unread is the answer of check to somebody who may not read all.
 	unread *answer
 	// resolvers are the Services of CoreDNS: kube-dns, and the one that NodeLocal DNSCache asks. Without CoreDNS there
@@ -375,7 +377,10 @@ func (w *world) api() *clustertest.API {
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
 		w.addNode(a, add, name)
 	}
-	for _, s := range w.services {
+	if len(w.resolvers) > 0 {
+		w.addCoreDNS(a)
+	}
+	for _, s := range slices.Concat(w.services, w.resolvers) {
 		typed := s.DeepCopy()
 		typed.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
 		add(typed)
@@ -497,7 +502,9 @@ func onPlane(plane, agent string) func(*world, *rand.Rand) bool {
 		}
 		w.machines[name].plane = plane
 		if r.IntN(2) == 0 { // and on one of the cloud, where it is no defect
-			w.machines["c0"].plane = cmp.Or(w.machines["c0"].plane, plane)
+			if cloud := w.machines["c1"]; cloud != nil {
+				cloud.plane = cmp.Or(cloud.plane, plane)
+			}
 		}
 		felix, env := "", ""
 		if plane == ebpf {
@@ -542,6 +549,56 @@ func ofService(what func(w *world, of []place, r *rand.Rand) []place, names ...s
 			}
 		}
 		return false
+	}
+}
+
+// withCoreDNS runs CoreDNS on some nodes, behind a Service for pods and one for NodeLocal DNSCache.
+func withCoreDNS(w *world, r *rand.Rand) bool {
+	if len(w.resolvers) > 0 {
+		return false
+	}
+	names := slices.Sorted(maps.Keys(w.machines))
+	keys := []string{"", `["zone"]`, `["kubernetes.io/hostname","zone"]`, `["kubernetes.io/hostname","zone","pool"]`,
+		`["kubernetes.io/hostname","zone","*"]`, `["zone","*"]`, `["pool"]`}
+	every := r.IntN(2) == 0
+	for i, name := range []string{"kube-dns", "kube-dns-upstream"} {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
+		s.Spec = corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.1.%d", i), Selector: map[string]string{"k8s-app": "kube-dns"},
+			Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolTCP}}}
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+		if of := keys[r.IntN(len(keys))]; of != "" {
+			s.Annotations = map[string]string{"topologyKeys": of}
+		}
+		w.resolvers = append(w.resolvers, s)
+	}
+	for i, name := range names {
+		if every || i == 0 || r.IntN(3) == 0 {
+			w.places["kube-dns"] = append(w.places["kube-dns"], place{node: name})
+		}
+		w.machines[name].cached = podded(w.machines[name]) && r.IntN(2) == 0
+	}
+	w.places["kube-dns-upstream"] = w.places["kube-dns"]
+	return true
+}
+
+// addCoreDNS adds the pods of CoreDNS and of NodeLocal DNSCache.
+func (w *world) addCoreDNS(a *clustertest.API) {
+	a.Add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: node-local-dns, namespace: kube-system},
+ spec: {template: {spec: {hostNetwork: true, nodeSelector: {cached: "true"}, containers: [{name: node-cache,
+ image: "registry.k8s.io/dns/k8s-dns-node-cache:1", args: [-localip, 169.254.20.10, -upstreamsvc, kube-dns-upstream]}]}}}}`)
+	for name, m := range w.machines {
+		if m.cached {
+			run(a, "node-local-dns", name)
+		}
+	}
+	for _, p := range w.places["kube-dns"] {
+		ready := "True"
+		if w.machines[p.node].cut {
+			ready = "False"
+		}
+		a.Add(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: coredns-%[1]s, namespace: kube-system,
+ labels: {k8s-app: kube-dns}}, spec: {nodeName: %[1]s}, status: {phase: Running, conditions: [{type: Ready, status: "%[2]s"}]}}`,
+			p.node, ready))
 	}
 }
 
@@ -748,6 +805,7 @@ var defects = []struct {
 	{"Cilium past the wrapper on some nodes", onPlane(cilium, "cilium-agent")},
 	{"Antrea on some nodes, of which nobody can see what it does", onPlane(antrea, "antrea-agent")},
 	{"Calico without eBPF on some nodes, which is no defect", onPlane("calico", "calico-node")},
+	{"CoreDNS, and NodeLocal DNSCache on some nodes", withCoreDNS},
 	{"a node without the endpoint that Local requires", func(w *world, _ *rand.Rand) bool {
 		places := w.places["local"]
 		for i, p := range places {

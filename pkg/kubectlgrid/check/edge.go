@@ -343,7 +343,7 @@ func (r *Report) checkSites(c *Cluster) {
 	}
 	with := ""
 	if c.coreDNS != nil {
-		with = ", and each has a CoreDNS"
+		with = ", and each site has a CoreDNS"
 	}
 	r.ok(gridview.CheckSite, Object{Kind: kindNode}, "no node is half in a site%s", with)
 }

@@ -431,8 +431,8 @@ func TestUnread(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a")}
 	for kind, keeps := range map[string]int{"Lease": 1, "Deployment": 1, "Secret": 1, "Pod": 0} {
 		view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{Unread: []Finding{
-			{Severity: Unverified, Object: Object{Kind: kind}}}}, slice("p@a1"))
-		if view.Verdict.Keeps != keeps {
+			{Severity: Unverified, Check: CheckRead, Object: Object{Kind: kind}}}}, slice("p@a1"))
+		if view.Verdict.Keeps != keeps || view.Closed || len(view.Findings) != 1 {
 			t.Errorf("%s: got %+v", kind, view.Verdict)
 		}
 	}

@@ -133,7 +133,7 @@ func TestResolverKeys(t *testing.T) {
 	}
 }
 
-// TestConcerns: a command prints what concerns its Services: not what is wrong with nodes of other sites, and not the
+// TestConcerns: a command prints what concerns its Services, and what could not be read: not what is wrong with nodes of other sites, and not the
 // controller.
 func TestConcerns(t *testing.T) {
 	d := &Diagnosis{
@@ -142,8 +142,8 @@ func TestConcerns(t *testing.T) {
 			{Severity: Failure, Check: "Wrapper", Node: "a"}, {Severity: Failure, Check: "Wrapper", Node: "b"},
 			{Severity: Warning, Check: CheckNames, Key: "other"}, {Severity: Warning, Check: "Hub"},
 			{Severity: Failure, Check: CheckController}, {Severity: OK, Check: "Port"},
-			{Severity: Unverified, Check: "Read"},
 		},
+		Unread: []Finding{{Severity: Unverified, Check: CheckRead}},
 	}
 	checks := func(found []Finding) (names []string) {
 		for _, f := range found {
@@ -151,11 +151,11 @@ func TestConcerns(t *testing.T) {
 		}
 		return names
 	}
-	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub"}) {
+	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub", "Read"}) {
 		t.Errorf("got %q", got)
 	}
 	got := checks(d.OfGrid(topology.Keys{"other"}))
-	if !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller"}) {
+	if !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller", "Read"}) {
 		t.Errorf("got %q", got)
 	}
 	if got := (*Diagnosis)(nil).Of(topology.Keys{"zone"}); len(got) != 0 {

@@ -35,6 +35,27 @@ func TestAfter(t *testing.T) {
 	}
 }
 
+// TestPraise: no Service is said to stay in its sites because others with the same topologyKeys do.
+func TestPraise(t *testing.T) {
+	const all = `
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: echo-1, namespace: shop, labels: {kubernetes.io/service-name: echo-svc}},
+ addressType: IPv4, endpoints: [{addresses: [10.244.0.1], nodeName: edge0}, {addresses: [10.244.0.2], nodeName: edge1}]}`
+	const lacking = `
+---
+{apiVersion: v1, kind: Service, metadata: {name: later, namespace: shop, annotations: {topologyKeys: '["zone1"]'}}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: later-1, namespace: shop, labels: {kubernetes.io/service-name: later}},
+ addressType: IPv4, endpoints: [{addresses: [10.244.0.3], nodeName: edge0}]}`
+	for manifests, want := range map[string]bool{all: true, all + lacking: false} {
+		c := newTestCluster(t)
+		adding(manifests)(c)
+		report := After(t.Context(), c.source())
+		if strings.Contains(lines(report, OK), "each with the topologyKeys zone1 stays in its sites on 2 edge nodes") != want {
+			t.Errorf("got\n%s", lines(report, OK))
+		}
+	}
+}
+
 // wrapperDefects are of what edge nodes have: a label, the wrapper, the daemon.
 var wrapperDefects = map[string]defect{
 	"no edge nodes": {

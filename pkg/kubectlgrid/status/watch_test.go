@@ -49,6 +49,32 @@ func echo(phase v1.SitePhase) string {
  conditions: [{type: Ready, status: "True", reason: Ready}]}}`, phase)
 }
 
+// TestUnreadOnce: what could not be read is named once, however many grids there are.
+func TestUnreadOnce(t *testing.T) {
+	a := clustertest.New(t, echo(v1.SiteProgressing)+"\n---\n"+strings.Replace(echo(v1.SiteProgressing), "name: echo", "name: other", 1))
+	for _, grid := range a.Objects {
+		template := map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": "x"}}}
+		grid.Object["spec"].(map[string]any)["template"] = template
+	}
+	a.Forbidden = func(resource, _ string) bool { return resource == "pods" || resource == "nodes" }
+	connected, err := cluster.Connect(&rest.Config{Host: a.Serve()}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	reader := &Reader{API: connected.API, Warn: func(format string, args ...any) {
+		said = append(said, fmt.Sprintf(format, args...))
+	}}
+	if _, err := reader.Read(t.Context(), Query{Kinds: []v1.GridKind{v1.DeploymentGridKind}, Namespace: "shop",
+		Selector: labels.Everything()}); err != nil || len(said) != 2 || !strings.Contains(said[0], "nodes could not be read") ||
+		!strings.HasPrefix(said[1], "why pods are not ready is left out") {
+		t.Errorf("%v, %q", err, said)
+	}
+	if !reader.Unread(gridview.Finding{Check: gridview.CheckRead, Object: gridview.Object{Kind: "Pod"}}) {
+		t.Error("pods would be named again")
+	}
+}
+
 // TestFollow: the first answer comes at once, and another with every change; the end of ctx is no error.
 func TestFollow(t *testing.T) {
 	a := clustertest.New(t, echo(v1.SiteFailed))

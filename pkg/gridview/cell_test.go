@@ -58,8 +58,8 @@ func TestCells(t *testing.T) {
 		services = append(services, view.Summary())
 	}
 	const said = "The Service stays in its sites on 3 of 5 edge nodes; not well on 2: b1, d2; 1 cannot be seen from " +
-		"here: how kube-proxy is set up; 1 edge node is in none of them: none; 1 node is outside of all sites, and " +
-		"can reach every endpoint."
+		"here: how kube-proxy is set up; 1 edge node is in none of them: none; 1 other node can " +
+		"reach every endpoint."
 	if services[0].Message != said {
 		t.Errorf("got %s", services[0].Message)
 	}
@@ -121,7 +121,7 @@ func TestLocal(t *testing.T) {
 // nodes decides that for each of them.
 func TestKeeping(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "cloud": {}}
-	const open = "; 1 node is outside of all sites, and can reach every endpoint"
+	const open = "; 1 other node can reach every endpoint"
 	for name, test := range map[string]struct {
 		found Finding
 		want  string
@@ -207,7 +207,7 @@ func TestWithoutKubeProxy(t *testing.T) {
 	left.Labels = map[string]string{v1.LabelServiceProxyName: "other"}
 	labelled := headless.DeepCopy() // CoreDNS heeds no such label
 	labelled.Labels = left.Labels
-	const warned = "warning Reach Service shop/s: kube-proxy leaves it to other, as its label " +
+	const warned = "warning Reach Service shop/s: kube-proxy leaves it to service proxy other, as its label " +
 		"service.kubernetes.io/service-proxy-name says: its topologyKeys keep it to its sites only if that asks the " +
 		"wrapper on each node"
 	for _, test := range []struct {

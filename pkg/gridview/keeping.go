@@ -192,8 +192,11 @@ func (v *Verdict) String() string {
 		parts = append(parts, fmt.Sprintf("%s in none of them: %s", are(n, "edge node"),
 			enumerate.First(v.NoSite, namedSites)))
 	}
-	if v.Open > 0 {
-		parts = append(parts, are(v.Open, "node")+" outside of all sites, and can reach every endpoint")
+	if noun := "other node"; v.Open > 0 {
+		if v.Edge == 0 {
+			noun = "node"
+		}
+		parts = append(parts, enumerate.Count(v.Open, noun)+" can reach every endpoint")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -223,8 +226,8 @@ func (v *View) judge() []Finding {
 	}
 	if t.left {
 		add(Warning, fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace, v.Service,
-			v1.LabelServiceProxyName), "kube-proxy leaves it to %s, as its label %s says: its topologyKeys keep it to "+
-			"its sites only if that asks the wrapper on each node", ServiceProxy(t.service), v1.LabelServiceProxyName)
+			v1.LabelServiceProxyName), "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys "+
+			"keep it to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), v1.LabelServiceProxyName)
 		return found
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}

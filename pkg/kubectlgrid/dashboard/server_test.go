@@ -244,7 +244,7 @@ func TestAnswers(t *testing.T) {
 			Kind, Title, Conclusion string
 			View                    struct{ Without []string }
 			Preview                 struct{ Dark []string }
-		}{}, `{DashboardService Service shop/db, topologyKeys ["zone"] 1 site without a ready endpoint that it may use: west. The Service is not kept to its sites, as no edge node is in one; 2 nodes are outside of all sites, and can reach every endpoint. {[west]} {[west]}}`},
+		}{}, `{DashboardService Service shop/db, topologyKeys ["zone"] 1 site without a ready endpoint that it may use: west. The Service is not kept to its sites, as no edge node is in one; 2 nodes can reach every endpoint. {[west]} {[west]}}`},
 		{"/api/sites/west", &struct {
 			Kind      string
 			Nodes     []string

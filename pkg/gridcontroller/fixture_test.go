@@ -144,11 +144,11 @@ func numbered(sites int) []string {
 	return all
 }
 
-// write is a write. It may fail before it has had its effect, or after it. What kubelets do does not fail.
+// write is a write. It may fail before it has had its effect, or after it. What others do does not fail.
 func (f *fixture) write(verb string, o client.Object, do func() error) error {
 	call := verb + o.GetName()
 	switch o.(type) {
-	case *corev1.Pod:
+	case *corev1.Pod, *appsv1.ReplicaSet:
 		return do()
 	case *appsv1.ControllerRevision:
 		if verb == "patch " {

@@ -64,6 +64,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		f.passes(grid)
 		f.passes(grid)
 		f.expectImages("demo", map[string]string{"lab": "two", "a": "two", "b": "i"})
+		f.replicaSet(f.deployment("demo-a")) // its pods are not there yet
 		d.on = on
 		f.lose("a")
 		f.passes(grid)
@@ -74,6 +75,33 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		}
 		if f.image("demo-a") != "i" {
 			t.Errorf("deaf=%t: no kubelet has seen the change, and the workload is not put back", on)
+		}
+	}
+}
+
+// TestControllerClockAhead: the controller's clock is two minutes ahead of the API server's, which dates pods. A kubelet
+// has started the pod of the change, and falls silent. So the workload is not put back.
+func TestControllerClockAhead(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute} {
+		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
+		f.completes(grid, in("lab a b c d e")...)
+		f.template(grid, other)
+		f.ready("demo", "lab")
+		f.passes(grid)
+		f.passes(grid)
+		f.step(-ahead)
+		f.replicaSet(f.deployment("demo-a"))
+		if ahead >= 0 { // with the clock behind, a pod of before looks new
+			f.runs(f.deployment("demo-a"), "node-a")
+		}
+		f.step(ahead)
+		f.lose("a")
+		for range 4 {
+			f.step(20 * time.Second)
+			f.passes(grid)
+		}
+		if got, seen := f.image("demo-a"), ahead >= 0; (got == "two") != seen {
+			t.Errorf("ahead by %s: it runs %s; its kubelet has seen the change: %t", ahead, got, seen)
 		}
 	}
 }

@@ -44,11 +44,11 @@ func TestStalledByCondition(t *testing.T) {
 		},
 	} {
 		f, grid := demo(t, in("east west"))
+		f.pass(grid)
+		set := f.replicaSet(f.deployment("demo-east"))
 		if err := f.client.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "demo-east-1",
-				Labels:          hashed(map[string]string{"app": "x", v1.LabelGridSite: "east"}),
-				OwnerReferences: ownedBySet("demo-east"),
+				Namespace: namespace, Name: "demo-east-1", Labels: set.Labels, OwnerReferences: bySet(set),
 			},
 			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "east"}},
 			Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
@@ -60,7 +60,6 @@ func TestStalledByCondition(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		f.pass(grid)
 		f.report("demo-west", running)
 		f.report("demo-east", appsv1.DeploymentStatus{
 			Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
+
+// deploymentRevision is an annotation of the ReplicaSets of a Deployment: the newest one has the highest number.
+const deploymentRevision = "deployment.kubernetes.io/revision"
 
 // target is what a site's child should be made from.
 type target struct {
@@ -56,7 +60,7 @@ type brokenSite struct {
 	lasting       bool
 }
 
-// answer is the state of a site's pods, for a change at since.
+// answer is the state of a site's pods, while the last node that is silent has been so since.
 type answer struct {
 	rollout.Pods
 
@@ -270,18 +274,18 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 		byName[sites[i].Name] = &sites[i]
 	}
 	for _, q := range plan.Ask {
-		known, now := &p.memory.ofSite(q.Name).asked, p.clock.Now()
-		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
+		known, now, site := &p.memory.ofSite(q.Name).asked, p.clock.Now(), byName[q.Name]
+		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(site.SilentSince) ||
 			!known.At.After(p.memory.ofSite(q.Name).applied.at) {
-			pods, err := p.podsOf(ctx, byName[q.Name], q.Since)
+			pods, err := p.podsOf(ctx, site)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
-				byName[q.Name].Unread = true
+				site.Unread = true
 				continue
 			}
-			*known = answer{pods, q.Since}
+			*known = answer{pods, site.SilentSince}
 		}
-		byName[q.Name].Pods = &known.Pods
+		site.Pods = &known.Pods
 	}
 	for _, name := range plan.Checks {
 		byName[name].Check = p.check(ctx, name, plan.Status.StartTime)
@@ -289,7 +293,7 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 }
 
 // podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
-func (p *assigned) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
+func (p *assigned) podsOf(ctx context.Context, site *rollout.Site) (rollout.Pods, error) {
 	fits, err := p.fitsOf(site.Name, p.update)
 	if err != nil {
 		return rollout.Pods{}, err
@@ -321,38 +325,63 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site, since time.Ti
 		return !here && (pod.Spec.NodeName != "" || !site.Partly)
 	})
 	newest := func(*corev1.Pod) bool { return true }
-	if site.Partly && site.PerNode {
+	if site.Silent || site.Partly && site.PerNode { // nobody needs to know it of others
 		if newest, err = p.newestTemplate(ctx, site.Name); err != nil {
 			return rollout.Pods{}, err
 		}
 	}
-	return rollout.ReadPods(all, nodes, newest, since, now), nil
+	return rollout.ReadPods(all, nodes, newest, now), nil
 }
 
-// newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
-// controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
-// template that has come back keep the hash, and an older pod-template-generation.
+// newestTemplate returns which pods have the newest template of a site's workload, as its own controller decides that:
+// by its newest ReplicaSet or ControllerRevision, which exists once it has observed the spec. No clock counts, and pods
+// of a template that has come back keep their hash.
 func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
 	if live == nil || !live.observed {
 		return func(*corev1.Pod) bool { return false }, nil
 	}
-	list := &appsv1.ControllerRevisionList{}
-	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
-		client.MatchingLabelsSelector{Selector: live.selector})
-	if err != nil {
-		return nil, fmt.Errorf("listing the ControllerRevisions of %s: %w", live.name, err)
+	owner, hash, highest := live.uid, "", int64(0) // of the pods
+	newer := func(object metav1.Object, number int64) bool {
+		by := metav1.GetControllerOf(object)
+		if by == nil || string(by.UID) != live.uid || number <= highest {
+			return false
+		}
+		highest = number
+		return true
 	}
-	var hash string
-	var highest int64
-	for i := range list.Items {
-		by := metav1.GetControllerOf(&list.Items[i])
-		if by != nil && string(by.UID) == live.uid && list.Items[i].Revision > highest {
-			highest, hash = list.Items[i].Revision, list.Items[i].Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
+	of := []client.ListOption{
+		client.InNamespace(p.owner.Namespace), client.MatchingLabelsSelector{Selector: live.selector},
+	}
+	key := appsv1.ControllerRevisionHashLabelKey
+	if p.Kind == v1.DeploymentGridKind.Kind {
+		key = appsv1.DefaultDeploymentUniqueLabelKey
+		sets := &appsv1.ReplicaSetList{}
+		if err := p.live.List(ctx, sets, of...); err != nil {
+			return nil, fmt.Errorf("listing the ReplicaSets of %s: %w", live.name, err)
+		}
+		for i := range sets.Items {
+			set := &sets.Items[i]
+			number, _ := strconv.ParseInt(set.Annotations[deploymentRevision], 10, 64) // 0 if it has none yet
+			if newer(set, number) {
+				owner, hash = string(set.UID), set.Labels[key]
+			}
+		}
+	} else {
+		revisions := &appsv1.ControllerRevisionList{}
+		if err := p.live.List(ctx, revisions, of...); err != nil {
+			return nil, fmt.Errorf("listing the ControllerRevisions of %s: %w", live.name, err)
+		}
+		for i := range revisions.Items {
+			revision := &revisions.Items[i]
+			if newer(revision, revision.Revision) { // the pods of a StatefulSet have the name
+				hash = cmp.Or(revision.Labels[key], revision.Name)
+			}
 		}
 	}
 	return func(pod *corev1.Pod) bool {
-		return hash != "" && pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == hash
+		by := metav1.GetControllerOf(pod)
+		return by != nil && string(by.UID) == owner && hash != "" && pod.Labels[key] == hash
 	}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,15 +31,33 @@ func (f *fixture) ready(grid string, sites ...string) {
 	}
 }
 
-// hashed are the labels of a pod that a Deployment makes, and ownedBySet is its owner.
-func hashed(of map[string]string) map[string]string {
-	return labels.Merge(of, labels.Set{appsv1.DefaultDeploymentUniqueLabelKey: "hash"})
+// replicaSet is the one that a Deployment makes of its template. The newest has the highest number.
+func (f *fixture) replicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
+	f.Helper()
+	before := &appsv1.ReplicaSetList{}
+	if err := f.client.List(f.Context(), before, client.InNamespace(namespace)); err != nil {
+		f.Fatal(err)
+	}
+	hash := d.Spec.Template.Spec.Containers[0].Image
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: d.Name + "-" + hash, UID: types.UID(d.Name + "-" + hash),
+		Labels:      labels.Merge(d.Spec.Template.Labels, labels.Set{appsv1.DefaultDeploymentUniqueLabelKey: hash}),
+		Annotations: map[string]string{deploymentRevision: fmt.Sprint(len(before.Items) + 1)},
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment")),
+		},
+	}}
+	if err := client.IgnoreNotFound(f.client.Delete(f.Context(), set.DeepCopy())); err != nil {
+		f.Fatal(err)
+	}
+	if err := f.client.Create(f.Context(), set); err != nil {
+		f.Fatal(err)
+	}
+	return set
 }
 
-func ownedBySet(deployment string) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{
-		APIVersion: "apps/v1", Kind: "ReplicaSet", Name: deployment + "-hash", Controller: ptr.To(true),
-	}}
+func bySet(set *appsv1.ReplicaSet) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 }
 
 // runs makes the pod of a Deployment on a node what the Deployment says, and ready. It is a new one if its image
@@ -57,10 +76,11 @@ func (f *fixture) runs(d *appsv1.Deployment, node string) {
 			f.Fatal(err)
 		}
 	}
+	set := f.replicaSet(d)
 	pod = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: d.Name, Labels: hashed(d.Spec.Template.Labels), CreationTimestamp: now,
-			OwnerReferences: ownedBySet(d.Name),
+			Namespace: namespace, Name: d.Name, Labels: set.Labels, CreationTimestamp: now,
+			OwnerReferences: bySet(set),
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: d.Spec.Template.Spec.Containers},
 		Status: corev1.PodStatus{

@@ -562,7 +562,7 @@ func (w *world) counted(p *place, pod *pod) bool {
 }
 
 // answer is what the API server says of a site's pods. The clocks of nodes are wrong by hours.
-func (w *world) answer(p *place, since time.Time) rollout.Pods {
+func (w *world) answer(p *place) rollout.Pods {
 	nodes := map[string]rollout.Node{}
 	for _, n := range p.nodes {
 		wants := p.fate[p.revision] != nowhere && !n.tainted
@@ -596,9 +596,9 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 		all = append(all, api)
 	}
 	newest := func(api *corev1.Pod) bool {
-		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
+		return api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
-	return rollout.ReadPods(all, nodes, newest, since, w.clock())
+	return rollout.ReadPods(all, nodes, newest, w.clock())
 }
 
 // describe describes a site, its nodes and its pods.

@@ -65,7 +65,7 @@ func (h *history) pass() {
 			i := slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == q.Name })
 			u := &h.in.Sites[i]
 			u.Pods = &Pods{At: h.in.Now}
-			u.Pods.Acknowledged = u.Revision == h.in.Revision && h.since[u.Name].After(q.Since.Add(-skew))
+			u.Pods.Acknowledged = u.Revision == h.in.Revision && h.since[u.Name].After(h.in.Status.StartTime.Time)
 			switch mark := []string{hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10)}; {
 			case u.Silent:
 				u.Pods.Silent = mark

@@ -72,8 +72,6 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
-	// skewed: it got that, or another workload, while the controller's clock was wrong, so ages of pods say nothing.
-	skewed bool
 	// failed: it was called failed when it did not work.
 	failed bool
 	// suspected is in how many statuses it was suspected wrongly.
@@ -134,10 +132,9 @@ type world struct {
 	crashed   bool
 	writtenAt time.Time
 	unheard   map[time.Time]time.Duration
-	// skew is how far the controller's clock is wrong. It was set at leapAt; leapt is set until a status is written
+	// skew is how far the controller's clock is wrong. leapt is set until a status is written after it was set.
 	// after that. refused: the next status cannot be written.
 	skew           time.Duration
-	leapAt         time.Time
 	leapt, refused bool
 	log            []string
 }
@@ -512,7 +509,7 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 		return fmt.Sprintf("%s goes back to %s, and the written status does not say so", p.name, to)
 	}
 	if to == current && to != rev && p.exists && p.revision == rev && w.in.Status.GoesBack == "" &&
-		p.sawTheChange(rev) && !p.skewed {
+		p.sawTheChange(rev) {
 		return fmt.Sprintf("%s is put back to %s, and has seen the change: %s", p.name, to, w.describe(p))
 	}
 	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
@@ -575,7 +572,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 			site(q.Name).Unread = true
 			continue
 		}
-		told := w.answer(w.find(q.Name), q.Since)
+		told := w.answer(w.find(q.Name))
 		site(q.Name).Pods = &told
 	}
 	for _, name := range plan.Checks {
@@ -689,7 +686,6 @@ func (w *world) apply(p *place, to string) {
 		return
 	}
 	if to == w.in.Revision {
-		p.skewed = w.skewed()
 		if p.begunAt, p.loose = w.now, !p.exists || p.edited == to; p.named() != to {
 			p.before = p.named()
 		}
@@ -792,10 +788,7 @@ func (w *world) judgeSuspects(s *v1.RolloutStatus) {
 	for _, of := range s.Sites {
 		p := w.find(of.Name)
 		unseen := of.State == v1.RolloutSiteSuspect && p.exists && w.lost(p) && !p.loose && !p.begunAt.IsZero() &&
-			p.revision == w.in.Revision && !p.held && !p.idle && !p.skewed &&
-			!slices.ContainsFunc(p.pods, func(pod *pod) bool {
-				return pod.told.started && w.counted(p, pod) && pod.madeAt.After(p.begunAt.Add(-2*time.Minute))
-			})
+			p.revision == w.in.Revision && !p.held && !p.idle && !p.sawTheChange(p.revision)
 		if !unseen {
 			p.suspected = 0
 			continue
@@ -974,7 +967,7 @@ func (w *world) occur(p *place, n int) {
 		p.loose, p.staleUntil, p.held = true, time.Time{}, false
 		p.revision, p.edited = p.named(), ""
 		if w.IntN(3) == 0 && p.exists {
-			p.uid, p.skewed = w.unique(), p.skewed || w.skewed()
+			p.uid = w.unique()
 			w.note("%s is replaced by a copy", p.name)
 			break
 		}
@@ -1078,12 +1071,9 @@ func (w *world) setClock() {
 		by = min(by, -by)
 	}
 	w.skew, w.in.Leap = w.skew+by, w.in.Leap+by
-	w.leapAt, w.leapt, w.other = w.now, true, nil
+	w.leapt, w.other = true, nil
 	w.note("the controller's clock was set by %s", by)
 }
-
-// skewed reports whether the controller's clock is wrong, or was a moment ago.
-func (w *world) skewed() bool { return w.skew != 0 || w.now.Sub(w.leapAt) < time.Minute }
 
 // clock is what the controller's clock shows.
 func (w *world) clock() time.Time { return w.now.Add(w.skew) }

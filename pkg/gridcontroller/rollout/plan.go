@@ -58,11 +58,10 @@ type CheckResult struct {
 	Message              string
 }
 
-// Question asks for the pods of a site. Since is when the site was about to get the change; pods created since then
-// belong to the change. An answer from before After is of no use.
+// Question asks for the pods of a site. An answer from before After is of no use.
 type Question struct {
-	Name         string
-	Since, After time.Time
+	Name  string
+	After time.Time
 }
 
 // Input is everything that a plan depends on.
@@ -278,7 +277,7 @@ func (p *planner) room() bool { return len(p.listed) < p.Most }
 
 // enlist lists a site. from is the revision that it had before.
 func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.RolloutSite {
-	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, BeganTime: p.second(), Since: p.second()}
+	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, Since: p.second()}
 	if u.Exists {
 		of.Workload = hashOf(u.UID, uidMark)
 	}

@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	// skew is how far apart the clocks of the controller and of the API server may be.
-	skew = time.Minute
 	// mostPods is the largest number of pods of a site that are compared to find an interruption.
 	mostPods = 10
 	// podMark and containersMark are the lengths of the two parts of a mark: the hash of a pod's UID, and the hash of
@@ -24,7 +22,7 @@ const (
 // Pods is the state of a site's pods at a time of the controller's clock.
 type Pods struct {
 	At time.Time
-	// Acknowledged: a kubelet has seen a pod of the change.
+	// Acknowledged: a kubelet has seen a pod of the newest template.
 	Acknowledged bool
 	// Marks identify the ready pods on reachable nodes: each has a hash of the pod's UID and one of its containers'
 	// IDs. Unready are the marks of the other pods there, without those that are being deleted. Current is how many of
@@ -41,13 +39,12 @@ type Pods struct {
 type Node struct{ Silent, Wants bool }
 
 // ReadPods summarises the pods of a site: all pods of its workload on its nodes, and those without a node. newest
-// reports whether a pod was made of the newest template. since is when the site got the change, and at when the pods
-// were read.
-func ReadPods(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, since, at time.Time) Pods {
+// reports whether a pod was made of the newest template, and at is when the pods were read.
+func ReadPods(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, at time.Time) Pods {
 	out, served := Pods{At: at}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Status.StartTime != nil && pod.CreationTimestamp.After(since.Add(-skew)) {
+		if pod.Status.StartTime != nil && newest(pod) {
 			out.Acknowledged = true
 		}
 		ready := gridview.IsReady(pod)

@@ -84,7 +84,7 @@ func (p *planner) broken(u *Site) bool {
 func (p *planner) follow(u *Site) {
 	of := p.listed[u.Name]
 	if u.Partly && !u.Ready && u.Pods == nil && (of != nil || u.Broken != "" || !p.proven(u)) {
-		p.ask(u, of, time.Time{})
+		p.ask(u, time.Time{})
 	}
 	if of == nil {
 		p.followUnlisted(u)
@@ -138,8 +138,7 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 		return
 	}
 	anew := v1.RolloutSite{
-		Name: of.Name, Workload: is, State: v1.RolloutSitePending, BeganTime: p.second(), Since: p.second(),
-		From: p.plan.Current,
+		Name: of.Name, Workload: is, State: v1.RolloutSitePending, Since: p.second(), From: p.plan.Current,
 	}
 	if of.SilentTime != nil { // the new clocks stand, too
 		anew.SilentTime = p.second()
@@ -161,9 +160,6 @@ func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
 		move(silent, &of.Since, &of.CheckTime, &of.ReadyTime)
-		if of.State == v1.RolloutSitePending { // what happened meanwhile was not of the change
-			move(silent, &of.BeganTime)
-		}
 		of.SilentTime, of.SilenceApproved = nil, false
 	}
 }
@@ -251,7 +247,7 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 		return
 	}
 	if u.Pods == nil || u.Pods.At.Before(of.SilentTime.Time) {
-		p.ask(u, of, of.SilentTime.Time)
+		p.ask(u, of.SilentTime.Time)
 		return
 	}
 	if u.Pods.were(of.Pods) {
@@ -262,12 +258,8 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 }
 
 // ask adds a question for the pods of a site to the plan.
-func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
-	q := Question{Name: u.Name, After: after}
-	if of != nil {
-		q.Since = cmp.Or(of.BeganTime, of.Since).Time // an older controller has written only the latter
-	}
-	p.plan.Ask = append(p.plan.Ask, q)
+func (p *planner) ask(u *Site, after time.Time) {
+	p.plan.Ask = append(p.plan.Ask, Question{u.Name, after})
 	p.again(p.Now.Add(podsAgain))
 }
 
@@ -337,7 +329,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 		return
 	case of.From == "", !u.Silent:
 	case u.Pods == nil:
-		p.ask(u, of, time.Time{})
+		p.ask(u, time.Time{})
 	case u.Pods.Acknowledged:
 		of.From = ""
 	default:
@@ -431,7 +423,7 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 		if over {
 			after = until
 		}
-		p.ask(u, of, after)
+		p.ask(u, after)
 		return false
 	}
 	switch same, replaced := u.Pods.since(of.Pods); {
@@ -457,7 +449,7 @@ func (p *planner) soaksUntil(until time.Time) {
 // beginSoak begins a soak, or continues one that a silence has interrupted, as soon as the pods are known and ready.
 func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 	if u.Pods == nil || !u.Pods.allReady() {
-		p.ask(u, of, time.Time{})
+		p.ask(u, time.Time{})
 		return
 	}
 	if of.ReadyTime == nil {

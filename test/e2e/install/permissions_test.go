@@ -34,6 +34,7 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleController, "superedge.io", "daemonsetgrids/finalizers", "update"}:   ownersChecked,
 	{cluster.RoleController, "superedge.io", "servicegrids/finalizers", "update"}:     ownersChecked,
 	{cluster.RoleController, "", "services", "delete"}:                                ownersChecked,
+	{cluster.RoleController, "apps", "replicasets", "list"}:                           "is for sites that fall silent with a change; test/e2e/grid shows that it is enough",
 	// Without a hub.
 	{cluster.RoleHub, "", "nodes", "list"}:                              usedByTheHub,
 	{cluster.RoleHub, "", "nodes", "watch"}:                             usedByTheHub,

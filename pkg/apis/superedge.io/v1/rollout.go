@@ -372,8 +372,6 @@ type RolloutSite struct {
 	// From is the revision that the workload had before. It is empty if that is not known, and once a kubelet has
 	// certainly seen a pod of the updateRevision.
 	From string `json:"from,omitempty"`
-	// BeganTime is when the site was about to get the updateRevision. Pods that were created since then belong to it.
-	BeganTime *metav1.Time `json:"beganTime,omitempty"`
 	// Since is when the deadline of the site began: when it got the updateRevision, last made progress, or lost a pod.
 	Since *metav1.Time `json:"since,omitempty"`
 	// ReadyTime is since when its pods have been ready without a break.

@@ -157,7 +157,7 @@ func (p *pass) run(ctx context.Context) (*report, error) {
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
 	a := &assigned{
 		pass: p, children: children, strangers: map[string]*child{}, written: p.status,
-		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(ctx, p.Child)},
+		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
 		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {

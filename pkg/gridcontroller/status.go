@@ -126,30 +126,27 @@ func (p *pass) reportHeld(children map[string]*child, held error) *report {
 	return r
 }
 
-// summary is the state of all sites together.
-type summary struct {
-	conditions
-
-	p       *report
-	byPhase map[v1.SitePhase][]string
-	// sites is the number of sites, without those that are removed or retained; reachable is how many of them can be
-	// reached and are not held.
-	sites, reachable int
+// in returns the sites in any of some phases, sorted.
+func (p *report) in(phases ...v1.SitePhase) []string {
+	var sites []string
+	for site, state := range p.states {
+		if slices.Contains(phases, state.Phase) {
+			sites = append(sites, site)
+		}
+	}
+	slices.Sort(sites)
+	return sites
 }
 
 func (p *report) summarize(status *v1.WorkloadGridStatus) {
-	byPhase := map[v1.SitePhase][]string{}
-	for _, site := range slices.Sorted(maps.Keys(p.states)) {
-		byPhase[p.states[site].Phase] = append(byPhase[p.states[site].Phase], site)
-	}
-	unreachable := len(byPhase[v1.SiteUnreachable])
-	failed := len(byPhase[v1.SiteFailed]) + len(byPhase[v1.SiteStalled])
-	sites := len(p.states) - len(byPhase[v1.SiteRemoving]) - len(byPhase[v1.SiteRetained])
 	status.ObservedGeneration = p.grid.GetGeneration()
+	count := func(phases ...v1.SitePhase) int32 {
+		return int32(len(p.in(phases...))) //nolint:gosec // no more than there are nodes
+	}
 	//nolint:gosec // no more than there are nodes
-	status.Sites, status.ReadySites = int32(sites), int32(len(byPhase[v1.SiteReady]))
-	//nolint:gosec // no more than there are nodes
-	status.UnreachableSites, status.FailedSites = int32(unreachable), int32(failed)
+	status.Sites = int32(len(p.states)) - count(v1.SiteRemoving, v1.SiteRetained)
+	status.ReadySites, status.UnreachableSites = count(v1.SiteReady), count(v1.SiteUnreachable)
+	status.FailedSites = count(v1.SiteFailed, v1.SiteStalled)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
 	if p.assignment != nil {
 		status.GridUniqKey = p.spec.GridUniqKey
@@ -160,108 +157,105 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 			status.CurrentRevision = p.update
 		}
 	}
-	s := summary{
-		conditions: conditions{&status.Conditions, status.ObservedGeneration}, p: p, byPhase: byPhase,
-		sites: sites, reachable: sites - unreachable - len(byPhase[v1.SiteHeld]),
-	}
-	s.setReadiness()
-	s.setProgressing()
-	s.setProblems()
-	s.setRollout()
+	c := conditions{&status.Conditions, status.ObservedGeneration}
+	p.setReadiness(c, int(status.Sites))
+	p.setProgressing(c)
+	p.setProblems(c, int(status.Sites))
+	p.setRollout(c)
 }
 
-// setReadiness sets the conditions Ready and Available.
-func (s *summary) setReadiness() {
-	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.SiteFailed], s.byPhase[v1.SiteStalled],
-		s.byPhase[v1.SiteProgressing])))
-	offline := ""
-	if unreachable := s.byPhase[v1.SiteUnreachable]; len(unreachable) > 0 {
-		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
+// setReadiness sets the conditions Ready and Available of a number of sites.
+func (p *report) setReadiness(c conditions, sites int) {
+	notReady := p.in(v1.SiteFailed, v1.SiteStalled, v1.SiteProgressing)
+	unreachable, held := p.in(v1.SiteUnreachable), p.in(v1.SiteHeld)
+	reachable, others := sites-len(unreachable)-len(held), ""
+	if len(unreachable) > 0 {
+		others = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
 	}
-	if held := s.byPhase[v1.SiteHeld]; len(held) > 0 {
-		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
+	if len(held) > 0 {
+		others += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
 	// lacks sets a condition: to false if some of the sites have the problem, to true if all are fine.
 	lacks := func(kind string, some []string, problem, fine string) {
 		switch {
-		case s.sites == 0:
-			s.set(kind, metav1.ConditionFalse, v1.ReasonNoSites,
-				fmt.Sprintf("no node has the label %s, so there are no sites", s.p.spec.GridUniqKey))
-		case s.reachable == 0:
-			s.set(kind, metav1.ConditionUnknown, v1.ReasonSitesUnreachable,
-				fmt.Sprintf("none of %d sites can be reached", s.sites))
+		case sites == 0:
+			c.set(kind, metav1.ConditionFalse, v1.ReasonNoSites,
+				fmt.Sprintf("no node has the label %s, so there are no sites", p.spec.GridUniqKey))
+		case reachable == 0:
+			c.set(kind, metav1.ConditionUnknown, v1.ReasonSitesUnreachable,
+				fmt.Sprintf("none of %d sites can be reached", sites))
 		case len(some) > 0:
-			s.set(kind, metav1.ConditionFalse, v1.ReasonSitesNotReady,
-				fmt.Sprintf("%d of %d sites %s: %s%s", len(some), s.reachable, problem, nameSome(some), offline))
+			c.set(kind, metav1.ConditionFalse, v1.ReasonSitesNotReady,
+				fmt.Sprintf("%d of %d sites %s: %s%s", len(some), reachable, problem, nameSome(some), others))
 		default:
-			s.set(kind, metav1.ConditionTrue, v1.ReasonReady,
-				fmt.Sprintf("all %d sites %s%s", s.reachable, fine, offline))
+			c.set(kind, metav1.ConditionTrue, v1.ReasonReady,
+				fmt.Sprintf("all %d sites %s%s", reachable, fine, others))
 		}
 	}
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
-	if s.p.held != nil && s.p.assignment == nil { // nothing of the present spec is applied
-		told := gridchild.Tellable(s.p.held)
-		s.set(v1.ConditionReady, metav1.ConditionFalse, told.Reason, told.Message)
+	if p.held != nil && p.assignment == nil { // nothing of the present spec is applied
+		told := gridchild.Tellable(p.held)
+		c.set(v1.ConditionReady, metav1.ConditionFalse, told.Reason, told.Message)
 	}
 	silent := slices.DeleteFunc(notReady, func(site string) bool {
-		live := s.p.results[site].child
+		live := p.results[site].child
 		return live != nil && live.progress.serves
 	})
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
 }
 
 // setProgressing sets the condition Progressing.
-func (s *summary) setProgressing() {
+func (p *report) setProgressing(c conditions) {
 	var doing []string
-	if sites := s.byPhase[v1.SiteProgressing]; len(sites) > 0 {
+	if sites := p.in(v1.SiteProgressing); len(sites) > 0 {
 		doing = append(doing, "in progress: "+nameSome(sites))
 	}
-	due := slices.DeleteFunc(slices.Clone(s.byPhase[v1.SiteRemoving]), func(site string) bool {
-		return s.p.states[site].Reason == v1.ReasonMassRemoval
+	due := slices.DeleteFunc(p.in(v1.SiteRemoving), func(site string) bool {
+		return p.states[site].Reason == v1.ReasonMassRemoval
 	})
 	if len(due) > 0 {
 		earliest := slices.MinFunc(due, func(a, b string) int {
-			return s.p.states[a].RemovalTime.Compare(s.p.states[b].RemovalTime.Time)
+			return p.states[a].RemovalTime.Compare(p.states[b].RemovalTime.Time)
 		})
 		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
-			nameSome(due), s.p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
+			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
-	s.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
+	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
 }
 
 // setProblems sets the conditions Stalled, Degraded and SpecWarning.
-func (s *summary) setProblems() {
-	failing := s.p.describeProblems("failed", s.byPhase[v1.SiteFailed], s.sites)
-	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.SiteStalled], s.sites)
-	s.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
+func (p *report) setProblems(c conditions, sites int) {
+	failing := p.describeProblems("failed", p.in(v1.SiteFailed), sites)
+	stalling := p.describeProblems("make no progress", p.in(v1.SiteStalled), sites)
+	c.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
 	reason, holding := v1.ReasonSitesStalled, ""
 	if failing != "" {
 		reason = v1.ReasonSitesFailed
 	}
-	if s.p.held != nil {
-		told := gridchild.Tellable(s.p.held)
+	if p.held != nil {
+		told := gridchild.Tellable(p.held)
 		reason, holding = told.Reason, told.Message
 	}
-	s.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
-	if text := s.p.describeNoEffect(); text != "" {
-		s.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
+	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
+	if text := p.describeNoEffect(); text != "" {
+		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
-		meta.RemoveStatusCondition(s.of, v1.ConditionSpecWarning)
+		meta.RemoveStatusCondition(c.of, v1.ConditionSpecWarning)
 	}
 }
 
 // setRollout replaces the conditions of the sites by those of an unfinished rollout.
-func (s *summary) setRollout() {
-	rollout := s.p.rollout.Status
+func (p *report) setRollout(c conditions) {
+	rollout := p.rollout.Status
 	if rollout == nil || rollout.Phase == v1.RolloutComplete {
 		return
 	}
-	s.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, s.p.describeRollout())
+	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, p.describeRollout())
 	switch {
 	case halted(rollout):
-		s.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, s.p.describeRollout())
+		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, p.describeRollout())
 	case progresses(rollout):
-		s.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, s.p.describeRollout())
+		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describeRollout())
 	}
 }
 

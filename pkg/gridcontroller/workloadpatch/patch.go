@@ -4,15 +4,16 @@
 package workloadpatch
 
 import (
-	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/openapi3"
 	"k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -27,15 +28,13 @@ const (
 	// retryPause is the time between a failed read and the next one.
 	retryPause  = 5 * time.Second
 	readTimeout = 10 * time.Second
-	// schemaPath is the path of the schema of Deployments, StatefulSets and DaemonSets.
-	schemaPath = "/openapi/v3/apis/apps/v1"
 	// kindExtension is the extension with the kinds of a schema.
 	kindExtension = "x-kubernetes-group-version-kind"
 )
 
 // Schemas are the schemas of workloads of one API server.
 type Schemas struct {
-	read func(ctx context.Context) ([]byte, error)
+	read func() (*spec3.OpenAPI, error)
 
 	mu sync.Mutex // guards all below
 	// schemas are the schemas that were read last; nil before that. They are read again at the time again.
@@ -47,21 +46,20 @@ type Schemas struct {
 
 // NewForConfig makes Schemas with a client of their own.
 func NewForConfig(config *rest.Config) (*Schemas, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = readTimeout
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the API server's schema: %w", err)
 	}
-	return &Schemas{read: func(ctx context.Context) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		return client.RESTClient().Get().AbsPath(schemaPath).SetHeader("Accept", "application/json").DoRaw(ctx)
-	}}, nil
+	root := openapi3.NewRoot(client.OpenAPIV3())
+	return &Schemas{read: func() (*spec3.OpenAPI, error) { return root.GVSpec(appsv1.SchemeGroupVersion) }}, nil
 }
 
 // Merge applies patches to the specs of one kind of workload.
-func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge {
+func (s *Schemas) Merge(kind schema.GroupVersionKind) gridchild.Merge {
 	return func(original, patch map[string]any) (map[string]any, error) {
-		schemas, err := s.get(ctx)
+		schemas, err := s.get()
 		if err != nil {
 			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "reading the API server's schema: %s",
 				gridchild.Shorten(err.Error()))
@@ -86,35 +84,23 @@ func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridc
 }
 
 // get returns the schemas by name. If it cannot read them, it returns the old ones.
-func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
+func (s *Schemas) get() (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); !now.Before(s.again) {
-		schemas, err := s.fetch(ctx)
+		document, err := s.read()
+		if err == nil && document.Components == nil {
+			err = errors.New("it is empty")
+		}
 		s.failure, s.again = err, now.Add(retryPause)
 		if err == nil {
-			s.schemas, s.again = schemas, now.Add(maxAge)
+			s.schemas, s.again = document.Components.Schemas, now.Add(maxAge)
 		}
 	}
 	if s.schemas == nil {
 		return nil, s.failure
 	}
 	return s.schemas, nil
-}
-
-func (s *Schemas) fetch(ctx context.Context) (map[string]*spec.Schema, error) {
-	data, err := s.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var document spec3.OpenAPI
-	if err := json.Unmarshal(data, &document); err != nil {
-		return nil, err
-	}
-	if document.Components == nil {
-		return nil, fmt.Errorf("%s has no schemas", schemaPath)
-	}
-	return document.Components.Schemas, nil
 }
 
 // ofKind returns the schema of a kind; nil if it is missing.

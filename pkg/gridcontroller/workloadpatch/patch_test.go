@@ -1,7 +1,7 @@
 package workloadpatch
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/kube-openapi/pkg/spec3"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -47,14 +48,15 @@ type server struct {
 // merge merges by the server's schema of Deployments.
 func (s *server) merge(t *testing.T) gridchild.Merge {
 	t.Helper()
-	schemas := &Schemas{read: func(context.Context) ([]byte, error) {
+	schemas := &Schemas{read: func() (*spec3.OpenAPI, error) {
 		s.reads++
 		if s.away {
 			return nil, errors.New("the API server is away")
 		}
-		return []byte(document), nil
+		of := &spec3.OpenAPI{}
+		return of, json.Unmarshal([]byte(document), of)
 	}}
-	return schemas.Merge(t.Context(), appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	return schemas.Merge(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 }
 
 func TestMerge(t *testing.T) {

@@ -29,7 +29,7 @@ type Source struct {
 	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
 	// Merge makes the function that applies the patches of overrides to one kind of workload.
-	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
+	Merge func(kind schema.GroupVersionKind) gridchild.Merge
 	// Site is the only site to ask about; empty for all.
 	Site string
 }
@@ -156,7 +156,7 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 	}
 	templates := gridchild.NewTemplates(spec, gridchild.Context{
 		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
-		Merge:   c.Merge(ctx, c.owner.Child),
+		Merge:   c.Merge(c.owner.Child),
 	})
 	source := gridchild.Source{
 		Templates: templates, Scale: templates, Revision: revision.Name, InRollout: spec.Rollout != nil,

@@ -1,7 +1,6 @@
 package diff
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -30,12 +29,10 @@ type Manifests struct {
 func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{}
 	for _, name := range names {
-		files, err := filesIn(name)
-		for _, file := range files {
-			err = errors.Join(err, m.read(file, stdin))
-		}
-		if err != nil {
-			return nil, err
+		for _, file := range filesIn(name) {
+			if err := m.read(file, stdin); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if len(m.Grids) == 0 {
@@ -44,22 +41,18 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	return m, nil
 }
 
-// filesIn returns the manifests in a directory, or the name itself.
-func filesIn(name string) ([]string, error) {
-	if info, err := os.Stat(name); err != nil || !info.IsDir() {
-		return []string{name}, nil //nolint:nilerr // reading it finds the error, if it is not stdin
-	}
+// filesIn returns the manifests in a directory, or the name itself if it is not one that can be read.
+func filesIn(name string) (files []string) {
 	entries, err := os.ReadDir(name)
-	if err != nil {
-		return nil, fmt.Errorf("reading: %w", err)
+	if err != nil { // reading the file finds the error, if the name is not stdin
+		return []string{name}
 	}
-	var files []string
 	for _, entry := range entries {
 		if !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
 			files = append(files, filepath.Join(name, entry.Name()))
 		}
 	}
-	return files, nil
+	return files
 }
 
 // read reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
@@ -73,7 +66,7 @@ func (m *Manifests) read(name string, stdin io.Reader) error {
 		}
 		stdin = bytes.NewReader(data)
 	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bufio.NewReader(stdin), 4096)
+	decoder := yaml.NewYAMLOrJSONDecoder(stdin, 4096)
 	for {
 		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
 		err := decoder.Decode(&raw)

@@ -1,7 +1,6 @@
 package diff
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -49,7 +48,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
 	s := Source{
 		API: api, Nodes: map[string]topology.Labels{},
-		Merge: func(context.Context, schema.GroupVersionKind) gridchild.Merge { return nil },
+		Merge: func(schema.GroupVersionKind) gridchild.Merge { return nil },
 	}
 	templates := gridchild.NewTemplates(&grid.Spec, gridchild.Context{})
 	for _, site := range sites {

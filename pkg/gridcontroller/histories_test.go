@@ -106,6 +106,31 @@ func TestControllerClockAhead(t *testing.T) {
 	}
 }
 
+// TestSilentWhenScaled: a site falls silent in the second in which somebody has scaled its workload, whose controller has
+// not observed that yet. Its kubelet has seen the change, so the workload is not put back.
+func TestSilentWhenScaled(t *testing.T) {
+	f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
+	f.completes(grid, in("lab a b c d e")...)
+	f.template(grid, other)
+	f.ready("demo", "lab")
+	f.passes(grid)
+	f.passes(grid)
+	f.runs(f.deployment("demo-a"), "node-a")
+	f.edit("demo-a", func(d *appsv1.Deployment) {
+		d.Generation++
+		d.Spec.Replicas = ptr.To[int32](2)
+	})
+	f.lose("a")
+	f.passes(grid)
+	f.report("demo-a", appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2})
+	for range 4 {
+		f.step(20 * time.Second)
+		f.passes(grid)
+	}
+	f.expectImages("demo", map[string]string{"a": "two"})
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, "fell silent")
+}
+
 // TestApprovedSilencePardonsNoFailure: a person approves that a site is silent; it comes back, and is broken by the
 // change.
 func TestApprovedSilencePardonsNoFailure(t *testing.T) {

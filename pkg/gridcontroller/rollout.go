@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -334,12 +335,12 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site) (rollout.Pods
 }
 
 // newestTemplate returns which pods have the newest template of a site's workload, as its own controller decides that:
-// by its newest ReplicaSet or ControllerRevision, which exists once it has observed the spec. No clock counts, and pods
-// of a template that has come back keep their hash.
+// by its newest ReplicaSet or ControllerRevision, which exists once it has observed the spec. Until then nobody knows.
+// No clock counts, and pods of a template that has come back keep their hash.
 func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
-	if live == nil || !live.observed {
-		return func(*corev1.Pod) bool { return false }, nil
+	if live == nil || !live.observed || p.memory.ofSite(site).isAhead(live, p.clock.Now()) {
+		return nil, errors.New("its controller has not observed its spec yet")
 	}
 	owner, hash, highest := live.uid, "", int64(0) // of the pods
 	newer := func(object metav1.Object, number int64) bool {

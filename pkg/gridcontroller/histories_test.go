@@ -79,9 +79,10 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestControllerClockAhead: the controller's clock is two minutes ahead of the API server's, which dates pods. A kubelet
-// has started the pod of the change, and falls silent. So the workload is not put back.
-func TestControllerClockAhead(t *testing.T) {
+// TestControllerClockIsWrong: the controller's clock is two minutes ahead of the API server's, which dates pods, or
+// behind. A workload is put back if its site falls silent before a kubelet has started the pod of the change, and only
+// then.
+func TestControllerClockIsWrong(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute} {
 		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
 		f.completes(grid, in("lab a b c d e")...)
@@ -106,8 +107,8 @@ func TestControllerClockAhead(t *testing.T) {
 	}
 }
 
-// TestSilentWhenScaled: a site falls silent in the second in which somebody has scaled its workload, whose controller has
-// not observed that yet. Its kubelet has seen the change, so the workload is not put back.
+// TestSilentWhenScaled: a site falls silent in the second in which somebody has scaled its workload. The workload's
+// controller has not observed that yet. The kubelet has seen the change, so the workload is not put back.
 func TestSilentWhenScaled(t *testing.T) {
 	f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
 	f.completes(grid, in("lab a b c d e")...)

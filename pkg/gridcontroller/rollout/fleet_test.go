@@ -373,7 +373,8 @@ func (w *world) serving(p *place) (all []*pod, want int) {
 		}
 	}
 	for _, pod := range p.pods {
-		if pod.of == p.uid && pod.revision == p.named() && !pod.deleting && !pod.readyAt.IsZero() &&
+		surplus := w.shape.kind == statefulSet && pod.ordinal >= p.replicas // it is about to be deleted
+		if pod.of == p.uid && pod.revision == p.named() && !pod.deleting && !pod.readyAt.IsZero() && !surplus &&
 			(w.shape.kind != daemonSet || !w.knownSilent(pod.node)) {
 			all = append(all, pod)
 		}

@@ -249,8 +249,8 @@ func (w *world) rot() {
 	}
 }
 
-// unlist has a start before the directory is mounted: nothing says which files there are, or another directory is at its
-// path. What is said until the next start may be lost, but nothing of what was there.
+// unlist has a start before the directory is mounted: nothing says which files there are, or another directory is in
+// its place. What is said until the next start may be lost, but nothing of what was there.
 func (w *world) unlist() {
 	w.crash()
 	known, state := w.state, map[string][]byte{"key 0": {}, "gone late": {}}

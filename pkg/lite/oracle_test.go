@@ -35,7 +35,9 @@ type world struct {
 	// true for those that kube-apiserver has confirmed as gone. asked also has those of which it has refused that.
 	committed   uint64
 	ends, asked map[string]bool
-	uids        int
+	// back are ends that do not count any longer, because kube-apiserver was restored, but that may be on the disk.
+	back map[string]bool
+	uids int
 
 	// accounts are answered, too.
 	accounts []types.NamespacedName
@@ -48,13 +50,15 @@ type world struct {
 func newWorld(t *testing.T, random *rand.Rand) *world {
 	t.Helper()
 	return &world{t: t, random: random, dir: inMemory(t), version: 1, truth: map[uint64]map[string]string{1: {}},
-		ends: map[string]bool{}, asked: map[string]bool{}}
+		ends: map[string]bool{}, asked: map[string]bool{}, back: map[string]bool{}}
 }
 
 var oraclePods = podsOf("node0")
 
 // start is a start of the process: from the disk.
 func (w *world) start() {
+	maps.Copy(w.ends, w.back)
+	clear(w.back)
 	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
 	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.wholeState,
@@ -113,7 +117,8 @@ func (w *world) list() {
 	heard, _, known := w.store.readScope(oraclePods)
 	for name, uid := range w.truth[w.version] {
 		objects = append(objects, w.pod(name))
-		if known && w.truth[heard][name] != uid {
+		if confirmed, ended := w.ends[uid]; ended && known && w.truth[heard][name] != uid {
+			w.back[uid] = confirmed
 			delete(w.ends, uid)
 		}
 	}
@@ -149,6 +154,7 @@ func (w *world) commitGone() {
 		w.t.Fatal(err)
 	}
 	w.store.noteSaved(changes)
+	clear(w.back)
 }
 
 // remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it

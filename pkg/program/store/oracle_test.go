@@ -244,6 +244,7 @@ func (w *world) rot() {
 	node.seen[at] ^= 1 << w.random.IntN(8)
 	node.safe = bytes.Clone(node.seen)
 	w.acked = w.in[w.store.older.generation]
+	w.in[before.generation] = w.acked // what it has of later states is not known
 	if problems := w.open(); len(problems) == 0 {
 		w.Fatalf("seed %d: nobody says that a file is damaged", w.seed)
 	}

@@ -193,14 +193,16 @@ loop:
 				s.newest, s.older = nil, g
 			}
 		default:
-			// After the end of the newest file, if that was damaged, the older one still has what is lasting.
+			if s.older == nil {
+				s.older = g
+			}
+			// If the end of the newest file was damaged, the older one still has what is lasting. The newest must not
+			// become the older one without that.
 			for key, value := range found {
 				if value.number > max(all[key].number, newest.base) {
 					all[key] = value
+					s.newest, s.older = nil, g
 				}
-			}
-			if s.older == nil {
-				s.older = g
 			}
 			break loop
 		}

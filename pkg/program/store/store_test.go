@@ -542,6 +542,12 @@ func TestRotOverARemoval(t *testing.T) {
 		}
 		k.put("a", []byte("3"))
 	}
+	k.must(k.Rewrite())
+	change(t, files(t, k.dir)[0], func(data []byte) []byte { clear(data[:100]); return data })
+	problems := k.reopen()
+	if _, there := k.state["gone 1"]; there || string(k.state["gone 2"]) != "done" || len(problems) == 0 {
+		t.Errorf("when the next file rots as well: %q, %v", k.state, problems)
+	}
 }
 
 // TestReadOnlyForAWhile: a file that could not be opened on a read-only disk is used again, without a whole state.

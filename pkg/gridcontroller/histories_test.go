@@ -107,6 +107,52 @@ func TestControllerClockIsWrong(t *testing.T) {
 	}
 }
 
+// TestNewestTemplateOfAStatefulSet: its pods have the name of its newest ControllerRevision. That of an older template
+// becomes the newest again when the template comes back.
+func TestNewestTemplateOfAStatefulSet(t *testing.T) {
+	grid := &v1.StatefulSetGrid{ObjectMeta: objectMeta("db"), Spec: v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(named("all")),
+	}}
+	f := newFixture(t, grid)
+	f.nodesIn("lab")
+	f.passes(grid)
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db-lab"}}
+	f.get(set)
+	by := []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+	for name, number := range map[string]int64{"db-lab-one": 3, "db-lab-two": 2} {
+		if err := f.client.Create(t.Context(), &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: name, Labels: set.Spec.Template.Labels, OwnerReferences: by,
+			},
+			Revision: number,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.step(time.Minute)
+	p := f.workloads["StatefulSetGrid"].newPass(grid, &gridMemory{sites: map[string]*siteMemory{}})
+	children, err := p.childrenOf(t.Context(), p.owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assigned, err := p.assign(t.Context(), children)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := assigned.newestTemplate(t.Context(), "lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for hash, want := range map[string]bool{"db-lab-one": true, "db-lab-two": false, "": false} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: hash}, OwnerReferences: by,
+		}}
+		if newest(pod) != want {
+			t.Errorf("a pod of %q is of the newest template: %t", hash, !want)
+		}
+	}
+}
+
 // TestSilentWhenScaled: a site falls silent in the second in which somebody has scaled its workload. The workload's
 // controller has not observed that yet. The kubelet has seen the change, so the workload is not put back.
 func TestSilentWhenScaled(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -342,42 +343,29 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 	if live == nil || !live.observed || p.memory.ofSite(site).isAhead(live, p.clock.Now()) {
 		return nil, errors.New("its controller has not observed its spec yet")
 	}
-	owner, hash, highest := live.uid, "", int64(0) // of the pods
-	newer := func(object metav1.Object, number int64) bool {
-		by := metav1.GetControllerOf(object)
-		if by == nil || string(by.UID) != live.uid || number <= highest {
-			return false
-		}
-		highest = number
-		return true
-	}
-	of := []client.ListOption{
-		client.InNamespace(p.owner.Namespace), client.MatchingLabelsSelector{Selector: live.selector},
-	}
-	key := appsv1.ControllerRevisionHashLabelKey
+	kind, key := "ControllerRevision", appsv1.ControllerRevisionHashLabelKey
 	if p.Kind == v1.DeploymentGridKind.Kind {
-		key = appsv1.DefaultDeploymentUniqueLabelKey
-		sets := &appsv1.ReplicaSetList{}
-		if err := p.live.List(ctx, sets, of...); err != nil {
-			return nil, fmt.Errorf("listing the ReplicaSets of %s: %w", live.name, err)
+		kind, key = "ReplicaSet", appsv1.DefaultDeploymentUniqueLabelKey
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kind + "List"))
+	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+		client.MatchingLabelsSelector{Selector: live.selector})
+	if err != nil {
+		return nil, fmt.Errorf("listing the %ss of %s: %w", kind, live.name, err)
+	}
+	owner, hash, highest := live.uid, "", int64(0) // those of the pods, and the number of their template
+	for i := range list.Items {
+		of, number := &list.Items[i], integer(list.Items[i].Object, "revision")
+		if kind == "ReplicaSet" {
+			number, _ = strconv.ParseInt(of.GetAnnotations()[deploymentRevision], 10, 64) // 0 if it has none yet
 		}
-		for i := range sets.Items {
-			set := &sets.Items[i]
-			number, _ := strconv.ParseInt(set.Annotations[deploymentRevision], 10, 64) // 0 if it has none yet
-			if newer(set, number) {
-				owner, hash = string(set.UID), set.Labels[key]
-			}
+		if by := metav1.GetControllerOf(of); by == nil || string(by.UID) != live.uid || number <= highest {
+			continue
 		}
-	} else {
-		revisions := &appsv1.ControllerRevisionList{}
-		if err := p.live.List(ctx, revisions, of...); err != nil {
-			return nil, fmt.Errorf("listing the ControllerRevisions of %s: %w", live.name, err)
-		}
-		for i := range revisions.Items {
-			revision := &revisions.Items[i]
-			if newer(revision, revision.Revision) { // the pods of a StatefulSet have the name
-				hash = cmp.Or(revision.Labels[key], revision.Name)
-			}
+		highest, hash = number, cmp.Or(of.GetLabels()[key], of.GetName()) // the pods of a StatefulSet have the name
+		if kind == "ReplicaSet" {
+			owner = string(of.GetUID())
 		}
 	}
 	return func(pod *corev1.Pod) bool {

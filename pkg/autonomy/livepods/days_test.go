@@ -641,6 +641,31 @@ func TestDebuggedAfterAnOutage(t *testing.T) {
 	}
 }
 
+// TestRuntimeIsAskedFromAnOutageOn: a person adds --cri in an outage, which ends with the pod ready. Later one of its
+// containers dies as the link goes.
+func TestRuntimeIsAskedFromAnOutageOn(t *testing.T) {
+	b := newBench(t)
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+	b.api()
+	b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot("") })
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar")}
+	b.boot(state)
+	b.run(60)
+	b.state = Followed
+	b.api()
+	b.run(100)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}
+	b.state = Away
+	b.run(30)
+	if got := b.shows("one"); got != "10.0.1.1" {
+		t.Errorf("a container has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
+	}
+}
+
 // TestServiceMadeAgainInAnOutage: a Service is deleted, the link goes for long, the Service is made again, and the link
 // is back. The API still calls the pod not ready, because it has not heard of the kubelet.
 func TestServiceMadeAgainInAnOutage(t *testing.T) {

@@ -310,27 +310,21 @@ func (k *Keeper) leave(ctx context.Context) {
 
 // comeBack ends an outage. The upstream's status of the pods that it knew before may still date from before the outage,
 // unless the outage was short and the pod has not changed. A pod that was added meanwhile is not among them, because
-// the upstream's status of it is new. One that this node has heard of is, even if no Service listed it lately.
+// the upstream's status of it is new.
 func (k *Keeper) comeBack() {
 	now := k.config.Now()
 	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
 	for _, r := range k.records {
 		r.from = now // the upstream's status could not change meanwhile
 	}
-	since, before := k.since, k.known
+	before := k.since
 	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
-	if k.config.Runtime == nil {
-		return
-	}
-	k.readWords()
-	for pod := range k.known {
-		r := k.find(pod)
-		if _, knew := before[pod]; !knew && (r == nil || r.heard != pod.UID) {
-			continue
-		}
-		if k.long || r == nil || k.seemsChanged(r, since) {
-			k.about[pod] = struct{}{}
+	if k.config.Runtime != nil {
+		for pod := range k.known { // as of before the outage
+			if r := k.find(pod); k.long || r == nil || k.seemsChanged(r, before) {
+				k.about[pod] = struct{}{}
+			}
 		}
 	}
 }
@@ -445,7 +439,17 @@ func (k *Keeper) readWords() {
 	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
 		return a.Serving == b.Serving && slices.Equal(a.Idle, b.Idle)
 	})
+	before := k.known
 	k.known, k.changes = known, changes
+	if k.phase != returning || !k.long {
+		return
+	}
+	for pod := range known {
+		r := k.find(pod)
+		if _, listed := before[pod]; !listed && r != nil && r.heard == pod.UID {
+			k.about[pod] = struct{}{} // a Service lists it again: the upstream's status may still be old
+		}
+	}
 }
 
 // takeWords processes the API server's status of the pods, except those for which this node's own state is used. That

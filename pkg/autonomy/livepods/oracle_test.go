@@ -434,10 +434,11 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		said.left-max(p.born, m.begun) > 140:
 		fail("has a container that was started again and does not run, and is shown as ready")
 	case shown && p.address != at && p.sandbox != "" && w.now-since > 5 &&
-		(p.saw[said.address] && p.saw[at] || m.blank):
+		(p.saw[said.address] && p.saw[at] || m.blank && len(p.saw) == 0):
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
-	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[home]) == 0):
+	case unchanged && said.said && !shown && !unseen &&
+		(noticed && (said.ready || !m.noGrace) || len(m.shown[home]) == 0):
 		fail("was called ready, has not changed, and is hidden")
 	case unchanged && !said.said && p.born < said.left && shown && !mixed && !m.blank &&
 		(m.hasLive(p) || p.changed < said.asOf-30 && said.asOf < said.left-140 && p.runs() && !p.debugged &&

@@ -186,7 +186,7 @@ func (r *record) learn(first, became bool, c contact) {
 		}
 	case !r.Ready && settled:
 		r.noteIDs()
-	case became && len(r.Needed) == 0, became && !first:
+	case r.Ready && len(r.Needed) == 0, became && !first:
 		r.learnNeeded()
 	}
 }

@@ -3,7 +3,6 @@ package cri
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"strings"
 )
@@ -36,19 +35,4 @@ func paths(address string) ([]string, error) {
 			address, Auto, scheme, wellKnown[0])
 	}
 	return []string{socket}, nil
-}
-
-// existing returns those of the paths that are sockets. A single path is returned even if nothing is there yet, so that
-// the error of a connection names it.
-func existing(sockets []string) []string {
-	if len(sockets) == 1 {
-		return sockets
-	}
-	var found []string
-	for _, socket := range sockets {
-		if info, err := os.Stat(socket); err == nil && info.Mode().Type() == os.ModeSocket {
-			found = append(found, socket)
-		}
-	}
-	return found
 }

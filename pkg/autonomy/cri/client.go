@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -76,20 +77,18 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
 	}
-	sockets := existing(c.sockets)
-	if len(sockets) == 0 {
-		return nil, errNoSocket
-	}
+	sockets := c.sockets
 	if i := slices.Index(sockets, c.socket); i > 0 {
 		sockets = slices.Concat(sockets[i:i+1], sockets[:i], sockets[i+1:])
 	}
-	var failed error
-	empty := ""
+	failed, empty := errNoSocket, ""
 	for _, socket := range sockets {
 		pods, err := c.askAt(ctx, socket)
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && !c.Named():
+			continue
 		case err != nil:
-			if failed == nil || errors.Is(failed, ErrNoPods) {
+			if errors.Is(failed, errNoSocket) || errors.Is(failed, ErrNoPods) {
 				failed = err // a runtime's failure is more important than another's lack of pods
 			}
 			continue

@@ -2,6 +2,8 @@ package cri
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,8 +42,6 @@ type kubelet struct {
 type kubeletPod struct {
 	ready      bool
 	containers map[string]string
-	// needed has the names of these containers.
-	needed map[string]struct{}
 	// starting is set while the kubelet has just started: it calls every pod not ready, and its containers ready.
 	starting bool
 }
@@ -80,7 +80,7 @@ func (k *kubelet) close() {
 func (k *kubelet) takeEvent(event []byte) error {
 	var kind uint64
 	var uid string
-	pod := kubeletPod{containers: make(map[string]string), needed: make(map[string]struct{})}
+	pod := kubeletPod{containers: make(map[string]string)}
 	containersReady, because := false, ""
 	err := fields{1: &kind, 2: fields{1: fields{5: &uid}, 3: fields{ // a core/v1 Pod: its metadata and its status
 		2: func(message []byte) error {
@@ -100,7 +100,6 @@ func (k *kubelet) takeEvent(event []byte) error {
 				id = bare // it begins with the runtime's name
 			}
 			pod.containers[name] = id
-			pod.needed[name] = struct{}{}
 			return err
 		},
 	}}}.read(event)
@@ -123,21 +122,22 @@ func (k *kubelet) takeEvent(event []byte) error {
 
 // says returns whether the kubelet calls a pod ready, and which containers it needs. A report about other containers
 // than the runtime has is out of date, because the kubelet asks the runtime only once a second.
-func (k *kubelet) says(pod Pod) (ready *bool, needed map[string]struct{}) {
+func (k *kubelet) says(pod Pod) (ready *bool, needed []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	said, found := k.pods[pod.UID]
-	switch {
-	case !k.complete || !found || said.ready && len(said.containers) == 0:
+	if !k.complete || !found || said.ready && len(said.containers) == 0 {
 		return nil, nil
-	case said.starting:
-		return nil, said.needed
+	}
+	needed = slices.Collect(maps.Keys(said.containers))
+	if said.starting {
+		return nil, needed
 	}
 	for name, id := range said.containers {
 		c, found := pod.Containers[name]
 		if !found || c.ID != id || said.ready && c.State != Running {
-			return nil, said.needed
+			return nil, needed
 		}
 	}
-	return &said.ready, said.needed
+	return &said.ready, needed
 }

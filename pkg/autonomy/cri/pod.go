@@ -25,8 +25,8 @@ type Pod struct {
 	// Kubelet is whether the kubelet itself calls the pod ready; nil if it does not say.
 	Kubelet *bool
 	// Needed has the names of the containers without which the pod is not ready, as listed by the kubelet; nil without
-	// that list. It must not be changed.
-	Needed map[string]struct{}
+	// that list.
+	Needed []string
 }
 
 // Container is a container of a pod.

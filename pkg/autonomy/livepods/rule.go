@@ -74,7 +74,7 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 	}
 	if pod.Needed != nil {
 		r.Needed = make(map[string]bool, len(pod.Needed))
-		for name := range pod.Needed {
+		for _, name := range pod.Needed {
 			r.Needed[name] = true
 		}
 	}

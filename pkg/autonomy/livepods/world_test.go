@@ -337,6 +337,7 @@ func (m *machine) sandbox(p *pod) {
 			a := netip.AddrFrom4([4]byte{10, 0, byte(m.index), byte(1 + w.r.IntN(12))})
 			if !slices.ContainsFunc(slices.Collect(maps.Values(m.pods)), func(o *pod) bool { return o.address == a }) {
 				p.address = a
+				delete(p.saw, a) // it has it again
 				break
 			}
 		}
@@ -816,7 +817,7 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		if p.sandbox == "" {
 			continue
 		}
-		if m.upstream() == Followed && m.keeper.phase == following {
+		if m.link && m.upstream() == Followed && m.keeper.phase == following { // else its snapshot lacks them
 			p.saw[p.address] = true
 		}
 		running := cri.Pod{
@@ -827,10 +828,7 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 			running.Addresses = []netip.Addr{p.address, p.six()}
 		}
 		if m.says && m.w.now >= m.dead {
-			running.Needed = make(map[string]struct{})
-			for _, name := range p.mains {
-				running.Needed[name] = struct{}{}
-			}
+			running.Needed = p.mains
 			if m.w.now >= p.unprobed {
 				running.Kubelet = ptr.To(p.ready(m.w.now))
 			}

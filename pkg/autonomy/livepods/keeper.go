@@ -91,8 +91,8 @@ type Observer interface {
 	PodsRefused(count int)
 }
 
-// Config is what a Keeper is made from. All fields but Boot, Contact and Now are needed, but one of Runtime and
-// Neighbours may be nil.
+// Config is what a Keeper is made from. All fields but Boot and Now are needed, but one of Runtime and Neighbours may be
+// nil.
 type Config struct {
 	// NodeName is this node's name.
 	NodeName string
@@ -100,7 +100,7 @@ type Config struct {
 	Facts *facts.Facts
 	// Upstream returns what is known of the upstream at the moment.
 	Upstream func() UpstreamState
-	// Contact returns when the upstream last confirmed what it says of pods; Now if nil.
+	// Contact returns when the upstream last confirmed what it says of pods.
 	Contact func() time.Time
 	// Boot is the id of the machine's boot; "" if it is not known.
 	Boot string
@@ -154,10 +154,10 @@ type Keeper struct {
 	// Only the goroutine of Run uses these.
 
 	phase phase
-	// since is when the phase began, gone is when the upstream went away; zero if it was away when this process
-	// started.
-	since, gone time.Time
-	// long is set in the phase returning after an outage that the API server may have noticed.
+	// since is when the phase began.
+	since time.Time
+	// long is set in the phase returning after an outage that the API server may have noticed, and in the phase away if
+	// an earlier one was such.
 	long bool
 	// about has the pods for which this node's own state is used in the phase returning, and in the phase following
 	// while the API server calls the node not ready.
@@ -174,10 +174,10 @@ type Keeper struct {
 	beat      time.Time
 	// boot is the boot in which the notes were last true of the pods, noted is the socket of their runtime.
 	boot, noted string
-	// pods is the runtime's last answer, as of asOf; nil before the first. asked is when it was asked last, begun when
-	// this process began.
-	pods               map[facts.PodKey]cri.Pod
-	asOf, asked, begun time.Time
+	// pods has the records of the pods of the runtime's last answer, as of asOf. Before the first answer it is nil, and
+	// asOf is when this process began. asked is when the runtime was asked last.
+	pods        map[facts.PodKey]*record
+	asOf, asked time.Time
 	// neighbours has the neighbours whose reports the facts have, by name. heard has their last reports, and heardAt is
 	// the facts' Changes then.
 	neighbours map[string]*neighbour
@@ -197,12 +197,9 @@ func New(config Config) *Keeper {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	if config.Contact == nil {
-		config.Contact = config.Now
-	}
 	return &Keeper{
 		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64, heardAt: math.MaxUint64, begun: config.Now(), boot: config.Boot,
+		changes: math.MaxUint64, heardAt: math.MaxUint64, asOf: config.Now(), boot: config.Boot,
 	}
 }
 
@@ -294,14 +291,12 @@ func (k *Keeper) restore() {
 
 // leave begins an outage.
 func (k *Keeper) leave(ctx context.Context) {
-	now := k.config.Now()
 	if k.phase != starting {
-		if k.phase != returning || !k.long {
-			k.gone = now // else the kubelet has not reported since an earlier outage
-		}
 		k.readWords()
 		k.takeWords(false)
 	}
+	// The kubelet may not have reported since an earlier outage.
+	k.long = k.phase == starting || k.phase == returning && k.long
 	k.enter(away)
 	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
 	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
@@ -313,7 +308,7 @@ func (k *Keeper) leave(ctx context.Context) {
 // the upstream's status of it is new.
 func (k *Keeper) comeBack() {
 	now := k.config.Now()
-	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
+	k.long = k.long || now.Sub(k.since) >= shortOutage
 	for _, r := range k.records {
 		r.from = now // the upstream's status could not change meanwhile
 	}
@@ -352,31 +347,20 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	}
 	k.give()
 	k.hear()
-	k.readWords()
+	settled := !k.long || now.Sub(k.since) >= settling
 	if answered {
 		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
-			r := k.find(pod) // only a kubelet's report makes a pod ready
-			return r != nil && !r.Ready && k.known[pod].Serving
+			r, known := k.find(pod), k.known[pod] // only a kubelet's report makes a pod ready
+			return settled && !known.Disputed || r != nil && !r.Ready && known.Serving
 		})
+		k.takeWords(true)
 	}
-	settled := !k.long || now.Sub(k.since) >= settling
 	if settled {
 		k.agree()
-	}
-	if k.readWords(); answered {
-		if settled {
-			disputed(k.about, k.known)
-		}
-		k.takeWords(true)
 	}
 	if settled && len(k.neighbours)+len(k.about) == 0 {
 		k.follow(ctx)
 	}
-}
-
-// disputed drops from a set of pods those on which the upstream and their node agree.
-func disputed(about map[facts.PodKey]struct{}, known map[facts.PodKey]facts.KnownPod) {
-	maps.DeleteFunc(about, func(pod facts.PodKey, _ struct{}) bool { return !known[pod].Disputed })
 }
 
 // follow makes the upstream's status apply.
@@ -385,7 +369,6 @@ func (k *Keeper) follow(ctx context.Context) {
 		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
 	}
 	k.enter(following)
-	k.readWords()
 	k.standIn()
 	for name := range k.neighbours {
 		k.forget(name)
@@ -469,8 +452,7 @@ func (k *Keeper) takeWords(fresh bool) {
 		case r == nil:
 		case !about || k.phase == following:
 			r.noteAddresses()
-			pod, runs := k.pods[name]
-			c.fresh = fresh && runs && !pod.Sick
+			c.fresh = fresh && k.pods[name] != nil && !r.now.Sick
 			r.hear(key.UID, known, c)
 		case !ready && !known.Serving:
 			r.hearOfNode(c.now)
@@ -478,8 +460,7 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 	if fresh && k.config.Runtime != nil && k.isKubelets() {
 		maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
-			_, runs := k.pods[key]
-			return !runs && gone[key] != nil
+			return k.pods[key] == nil && gone[key] != nil
 		})
 		k.boot, k.noted = k.config.Boot, k.config.Runtime.Socket()
 	}
@@ -574,8 +555,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		}
 	})
 	if errors.Is(err, cri.ErrNoPods) && k.rebooted() {
-		k.pods, k.asOf = make(map[facts.PodKey]cri.Pod), k.asked // some runtimes keep no pod over a reboot
-		return true
+		err = nil // some runtimes keep no pod over a reboot
 	}
 	if err != nil {
 		if before == nil { // /readyz reports later failures
@@ -583,12 +563,19 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		}
 		return false
 	}
-	k.pods, k.asOf = byKey(pods), k.asked
-	for key, pod := range k.pods {
-		if k.records[key] == nil {
-			k.records[key] = &record{Note: Note{UID: pod.UID}}
+	k.pods, k.asOf = make(map[facts.PodKey]*record, len(pods)), k.asked
+	for _, pod := range pods {
+		key := facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+		if pod.Static {
+			key.UID = ""
 		}
-		k.records[key].observe(pod, k.asOf)
+		r := k.records[key]
+		if r == nil {
+			r = &record{Note: Note{UID: pod.UID}}
+			k.records[key] = r
+		}
+		r.observe(pod, k.asOf)
+		k.pods[key] = r
 	}
 	return true
 }
@@ -599,13 +586,13 @@ func (k *Keeper) current() *facts.LivePods {
 	k.readWords()
 	k.noteIdle()
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
-	silent := now.Sub(k.asOf) >= lasts && now.Sub(k.begun) >= lasts
-	for key, runs := range k.pods {
-		pod := k.records[key].judge(now)
+	silent := now.Sub(k.asOf) >= lasts
+	for key, r := range k.pods {
+		pod := r.judge(now)
 		switch {
 		case pod.Serving && silent:
 			pod.Suspected, pod.Why = true, fmt.Sprintf("the runtime has not answered for %s", lasts)
-		case pod.Serving && runs.Sick:
+		case pod.Serving && r.now.Sick:
 			pod.Suspected, pod.Why = true, "the runtime does not say which addresses it has"
 		}
 		live.Pods[key] = pod
@@ -683,22 +670,6 @@ func (k *Keeper) pass(live *facts.LivePods) {
 
 // find returns the record of an endpoint's pod; nil if the runtime does not run it.
 func (k *Keeper) find(pod facts.PodKey) *record {
-	key, _, ok := facts.FindPod(k.pods, pod)
-	if !ok {
-		return nil
-	}
-	return k.records[key]
-}
-
-// byKey returns pods by the keys that endpoints have for them.
-func byKey(pods []cri.Pod) map[facts.PodKey]cri.Pod {
-	keyed := make(map[facts.PodKey]cri.Pod, len(pods))
-	for _, pod := range pods {
-		key := facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-		if pod.Static {
-			key.UID = ""
-		}
-		keyed[key] = pod
-	}
-	return keyed
+	_, r, _ := facts.FindPod(k.pods, pod)
+	return r
 }

@@ -71,7 +71,8 @@ func (k *Keeper) forget(name string) {
 func (k *Keeper) agree() {
 	known := k.config.Facts.PodsOn(slices.Collect(maps.Keys(k.neighbours))...)
 	for name, n := range k.neighbours {
-		if disputed(n.about, known[name]); len(n.about) == 0 {
+		maps.DeleteFunc(n.about, func(pod facts.PodKey, _ struct{}) bool { return !known[name][pod].Disputed })
+		if len(n.about) == 0 {
 			k.forget(name)
 		}
 	}

@@ -115,12 +115,8 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 
 // runsAllNeeded reports whether the needed containers are known, and all of them run.
 func (r *record) runsAllNeeded(pod cri.Pod) bool {
-	for name := range r.Needed {
-		if pod.Containers[name].State != cri.Running {
-			return false
-		}
-	}
-	return len(r.Needed) > 0
+	stopped, _ := r.stopped(pod)
+	return len(r.Needed) > 0 && stopped == ""
 }
 
 // contact says what has arrived from the API server, and when.
@@ -242,10 +238,10 @@ func (r *record) ids() map[string]string {
 	return ids
 }
 
-// stopped returns a container that does not run although it is or may be needed; "" if all run.
-func (r *record) stopped() (name string, certain bool) {
+// stopped returns a container of the pod that does not run although it is or may be needed; "" if all run.
+func (r *record) stopped(pod cri.Pod) (name string, certain bool) {
 	for _, needed := range slices.Sorted(maps.Keys(r.Needed)) {
-		if r.now.Containers[needed].State != cri.Running && (name == "" || r.Needed[needed] && !certain) {
+		if pod.Containers[needed].State != cri.Running && (name == "" || r.Needed[needed] && !certain) {
 			name, certain = needed, r.Needed[needed]
 		}
 	}
@@ -265,7 +261,7 @@ func (r *record) runsAny() bool {
 // judge returns the pod's present state, and why. The API server's status of it may be old.
 func (r *record) judge(now time.Time) facts.LivePod {
 	pod := facts.LivePod{Addresses: r.now.Addresses, Former: r.Former, Idle: r.Idle}
-	stopped, certain := r.stopped()
+	stopped, certain := r.stopped(r.now)
 	switch {
 	case r.now.Kubelet != nil:
 		if pod.Serving, pod.Why = *r.now.Kubelet, "the kubelet calls it not ready"; pod.Serving {

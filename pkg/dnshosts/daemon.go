@@ -72,7 +72,6 @@ type Daemon struct {
 	// status is the result of the last sync.
 	status status
 
-	trimmed bool // set once the memory of the first lists was freed; only the loop uses it
 	running sync.WaitGroup
 }
 
@@ -366,9 +365,7 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 		}
 		d.logger.V(2).Info("Wrote the hosts file", "records", now.records)
 	}
-	if !d.trimmed {
-		// The first lists are the largest use of memory in the process's life.
-		d.trimmed = true
+	if !before.synced { // the first lists are the largest use of memory in the process's life
 		debug.FreeOSMemory()
 	}
 }

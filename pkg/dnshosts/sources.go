@@ -55,14 +55,16 @@ func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error)) *table[T] {
 
 // kept returns the value to store for an object. If the object cannot be read, it is the one that the table already
 // has.
-func (t *table[T]) kept(o *wire.Object) (T, bool) {
+func (t *table[T]) kept(o *wire.Object) (kept T, ok bool) {
 	kept, err := t.keep(o)
-	if err == nil {
-		return kept, true
+	if err != nil {
+		t.logger.Error(err, "Cannot read an object that the API server sent; keeping what was known of it",
+			"namespace", o.Namespace, "name", o.Name)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		kept, ok = t.objects[keyOf(o)]
 	}
-	t.logger.Error(err, "Cannot read an object that the API server sent; keeping what was known of it",
-		"namespace", o.Namespace, "name", o.Name)
-	return t.get(keyOf(o))
+	return kept, ok || err == nil
 }
 
 // Apply implements follow.Sink.
@@ -126,13 +128,6 @@ func (t *table[T]) SetRestored(restored bool) {
 	t.restored = restored
 	t.mu.Unlock()
 	t.changed()
-}
-
-func (t *table[T]) get(k key) (T, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	object, ok := t.objects[k]
-	return object, ok
 }
 
 // read returns the objects, and whether they are restored.

@@ -418,8 +418,8 @@ func (n *node) start() {
 	})
 }
 
-// runs shares pods, each written as name=address, with a "/" and the Services in which it is idle, if there are any, and
-// with a "!" after it if it is not serving.
+// runs shares pods, each written as name=address, with a "/" and the Services in which it is idle, if there are any,
+// and with a "!" after it if it is not serving.
 func (n *node) runs(pods ...string) {
 	n.Share(wordOf(pods...))
 }

@@ -36,8 +36,8 @@ const (
 	// maxMessage is the largest size of a message in bytes, and maxEnvelope the part of it around the pods. A pod takes
 	// about 250 bytes.
 	maxMessage, maxEnvelope = 1 << 20, 256
-	// maxPods is the largest number of pods of an answer, and maxIdle that of the Services in which they are idle, added
-	// up.
+	// maxPods is the largest number of pods of an answer, and maxIdle that of the Services in which they are idle, in
+	// total.
 	maxPods, maxIdle = 2000, 16000
 	// maxPodAddresses is the largest number of a pod's addresses, and of its former addresses. maxText is the largest
 	// size in bytes of its namespace, name, UID and reason.

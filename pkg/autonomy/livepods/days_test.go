@@ -694,9 +694,9 @@ func TestServiceMadeAgainInAnOutage(t *testing.T) {
 	}
 }
 
-// TestStaticPodReplacedInAnOutage: when the link is back the API calls the node and the former static pod not ready. Then
-// it hears of the one that has replaced that, which becomes ready. Later one of its containers dies together with the
-// kubelet.
+// TestStaticPodReplacedInAnOutage: when the link is back the API calls the node and the former static pod not ready.
+// Then it hears of the one that has replaced that, which becomes ready. Later one of its containers dies together with
+// the kubelet.
 func TestStaticPodReplacedInAnOutage(t *testing.T) {
 	b := newBench(t)
 	run := func(uid string, containers ...string) {

@@ -91,8 +91,8 @@ type Observer interface {
 	PodsRefused(count int)
 }
 
-// Config is what a Keeper is made from. All fields but Boot and Now are needed, but one of Runtime and Neighbours may be
-// nil.
+// Config is what a Keeper is made from. All fields but Boot and Now are needed, but one of Runtime and Neighbours may
+// be nil.
 type Config struct {
 	// NodeName is this node's name.
 	NodeName string

@@ -317,8 +317,8 @@ func (m *machine) judgeFollowed(t *testing.T) { //nolint:thelper // as above
 			}
 		}
 		if !maps.Equal(want, m.exact[service]) {
-			t.Fatalf("%d: %s follows since %d, and shows of Service %s %v and not %v", w.now, m.name, m.followed, service,
-				m.exact[service], want)
+			t.Fatalf("%d: %s follows since %d, and shows of Service %s %v and not %v",
+				w.now, m.name, m.followed, service, m.exact[service], want)
 		}
 	}
 }
@@ -561,8 +561,8 @@ func (m *machine) judgeReturn(t *testing.T, o *machine, said word) { //nolint:th
 	w, p := m.w, said.pod
 	now, home := o.words[p.name], m.home(p)
 	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.begun < said.left
-	if home == published || home == "" || !unchanged || !said.said || !now.said || now.ready || o.lies || o.shared == nil ||
-		m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left || o.heard > m.back {
+	if home == published || home == "" || !unchanged || !said.said || !now.said || now.ready || o.lies ||
+		o.shared == nil || m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left || o.heard > m.back {
 		return
 	}
 	if len(m.shown[home]) == 0 {

@@ -310,7 +310,8 @@ func (m *machine) newPod(name, service string, static bool) *pod {
 	r := m.w.r
 	p := &pod{
 		name: name, uid: m.id("uid"), service: service, static: static, host: r.IntN(6) == 0,
-		faulty: r.IntN(6) == 0, fetches: r.IntN(4) == 0, started: never, containers: map[string]*container{}, saw: map[netip.Addr]bool{},
+		faulty: r.IntN(6) == 0, fetches: r.IntN(4) == 0, started: never,
+		containers: map[string]*container{}, saw: map[netip.Addr]bool{},
 		down: m.w.now, changed: m.w.now,
 	}
 	for i := range 1 + r.IntN(3) {

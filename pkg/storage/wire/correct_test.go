@@ -40,7 +40,8 @@ func at(address string, conditions ...discoveryv1.EndpointConditions) *discovery
 func TestCorrectSlice(t *testing.T) {
 	named := func(ready, serving, terminating bool) *discoveryv1.Endpoint {
 		return &discoveryv1.Endpoint{
-			Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(ready, serving, terminating), Hostname: ptr.To("h"),
+			Addresses: []string{"10.0.0.1"}, Hostname: ptr.To("h"),
+			Conditions: conditionsOf(ready, serving, terminating),
 		}
 	}
 	hints := &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}

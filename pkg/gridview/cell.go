@@ -1,5 +1,11 @@
 package gridview
 
+import (
+	"cmp"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
 // Cell is the verdict of the nodes of a site on a Service, or the state of a grid there. The verdicts on Services are
 // in the order of the attention that they need, the worst last.
 type Cell byte
@@ -22,6 +28,8 @@ const (
 	// CellLeaves: the Service is meant to stay in the site, and nothing keeps it there.
 	CellLeaves
 	CellNone
+	// CellUnused and the cells below are states of sites, and of grids there.
+	CellUnused
 	CellReady
 	CellReadyOlder
 	CellChanging
@@ -50,6 +58,7 @@ var words = [...]Word{
 	CellNoneOfNode:  {string(ReachNone), Warning, "a node has no endpoint of its own, and others have one"},
 	CellLeaves:      {"open", Failure, "a node does not keep the Service to its site"},
 	CellNone:        {string(ReachNone), Failure, "connections find no endpoint, and other sites have one"},
+	CellUnused:      {"Unused", OK, "no grid and no site-local Service is meant for the site"},
 	CellReady:       {"Ready", OK, "the workload is ready"},
 	CellReadyOlder:  {"Ready, older revision", OK, "the workload is ready, and the rollout has not come to the site"},
 	CellChanging:    {"Changing", OK, "the workload is on its way, or waits for someone"},
@@ -63,15 +72,12 @@ func (c Cell) Word() Word { return words[c] }
 // letter returns the cell's letter in a row of a Matrix.
 func (c Cell) letter() byte { return 'a' + byte(c) }
 
-var cellOfState = map[MapState]Cell{
-	MapReady: CellReady, MapUnreachable: CellUnreachable, MapFailed: CellFailed, MapChanging: CellChanging,
-}
+// MarshalText implements encoding.TextMarshaler, for states.
+func (c Cell) MarshalText() ([]byte, error) { return []byte(words[c].Word), nil }
 
-// cellOf returns the state of a grid in a site.
-func cellOf(s *Site) Cell {
-	state := s.MapState()
-	if state == MapReady && s.Revision != "" {
-		return CellReadyOlder
-	}
-	return cellOfState[state]
-}
+// cellOfPhase is the state for a phase. With any other phase the workload changes, or waits for someone.
+var cellOfPhase = map[v1.SitePhase]Cell{v1.SiteReady: CellReady, v1.SiteUnreachable: CellUnreachable,
+	v1.SiteFailed: CellFailed, v1.SiteStalled: CellFailed, Missing: CellFailed}
+
+// Cell is the state of the grid in the site.
+func (u *Site) Cell() Cell { return cmp.Or(cellOfPhase[u.Phase], CellChanging) }

@@ -7,30 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
-
-// MapState is the state of a site, over all grids and Services of one label key, in one word.
-type MapState string
-
-// The states of a site, the worst first.
-const (
-	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local
-	// Service has no ready endpoint in the site.
-	MapFailed MapState = "Failed"
-	// MapUnreachable says that the control plane has lost contact with all nodes of the site. Other problems there
-	// follow from that.
-	MapUnreachable MapState = "Unreachable"
-	// MapChanging says that a workload of a grid is changing, or waits for someone.
-	MapChanging MapState = "Changing"
-	// MapReady says that everything that is meant for the site is ready.
-	MapReady MapState = "Ready"
-	// MapUnused says that no grid and no site-local Service is meant for the site.
-	MapUnused MapState = "Unused"
-)
-
-var mapStates = []MapState{MapFailed, MapUnreachable, MapChanging, MapReady, MapUnused}
 
 // Matrix has the sites of a cluster over one label key, with the state of some grids and Services in each.
 type Matrix struct {
@@ -46,9 +24,11 @@ type Matrix struct {
 
 // MatrixSite is a site of a Matrix.
 type MatrixSite struct {
-	Name  string   `json:"name"`
-	Nodes int      `json:"nodes"`
-	State MapState `json:"state"`
+	Name  string `json:"name"`
+	Nodes int    `json:"nodes"`
+	// State is that of all grids and Services: CellFailed, also where a Service or a node is not well,
+	// CellUnreachable, CellChanging, CellReady or CellUnused.
+	State Cell `json:"state"`
 	// Severity is the worst of the state, and of the cells.
 	Severity Severity `json:"severity"`
 	// Problems is how many workloads, Services and nodes of the site have problems, and Problem is the first one.
@@ -88,7 +68,7 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	slices.Sort(result.InNoSite)
 	for _, f := range cluster.Diagnosis.Of([]string{key}) {
 		if site, in := SiteOf(cluster.Nodes[f.Node], key); in && f.Severity == Failure {
-			m.site(site).noteState(MapFailed, f.Object.String()+": "+f.Message)
+			m.site(site).noteState(CellFailed, f.Object.String()+": "+f.Message)
 		}
 	}
 	for i := range grids {
@@ -102,14 +82,14 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	for _, site := range m.sites {
 		switch {
 		case site.Nodes > 0 && !site.heard:
-			site.noteState(MapUnreachable, "")
+			site.noteState(CellUnreachable, "")
 		case m.everywhere && site.Nodes > 0:
-			site.noteState(MapReady, "")
+			site.noteState(CellReady, "")
 		}
 		result.Sites = append(result.Sites, site.done())
 	}
 	slices.SortFunc(result.Sites, func(a, b MatrixSite) int {
-		return cmp.Or(CompareAttention(a.Severity, b.Severity), CompareStates(a.State, b.State),
+		return cmp.Or(CompareAttention(a.Severity, b.Severity), cmp.Compare(b.State, a.State),
 			cmp.Compare(a.Name, b.Name))
 	})
 	return result
@@ -119,18 +99,12 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 func (s *MatrixSite) OfService(i int) Word { return words[s.Services[i]-CellNothing.letter()] }
 
 func (s *MatrixSite) done() MatrixSite {
-	of := map[MapState]Severity{MapFailed: Failure, MapUnreachable: Warning}
-	s.Severity = cmp.Or(of[s.State], OK)
+	s.Severity = s.State.Word().Severity
 	if cell := s.worst.Word().Severity; CompareAttention(cell, s.Severity) < 0 {
 		s.Severity = cell
 	}
 	s.Grids, s.Services = string(s.grids), string(s.services)
 	return *s
-}
-
-// CompareStates orders states, the worst first.
-func CompareStates(a, b MapState) int {
-	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
 }
 
 // matrixMaker collects the states of the sites of a key.
@@ -146,16 +120,16 @@ type matrixMaker struct {
 func (m *matrixMaker) site(name string) *MatrixSite {
 	if m.sites[name] == nil {
 		none := []byte{CellNothing.letter()}
-		m.sites[name] = &MatrixSite{Name: name, State: MapUnused, grids: bytes.Repeat(none, m.columns[0]),
+		m.sites[name] = &MatrixSite{Name: name, State: CellUnused, grids: bytes.Repeat(none, m.columns[0]),
 			services: bytes.Repeat(none, m.columns[1])}
 	}
 	return m.sites[name]
 }
 
-// noteState notes a state of an object in a site. The worst state is kept, except that Unreachable takes precedence,
+// noteState notes a state of an object in a site. The worst state is kept, except that CellUnreachable takes precedence,
 // because then nothing else is known for sure.
-func (s *MatrixSite) noteState(state MapState, problem string) {
-	if s.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, s.State) < 0) {
+func (s *MatrixSite) noteState(state Cell, problem string) {
+	if s.State != CellUnreachable && (state == CellUnreachable || state > s.State) {
 		s.State, s.Problem = state, problem
 	}
 	if problem != "" {
@@ -175,22 +149,18 @@ func (m *matrixMaker) addGrid(column int, g *Grid) {
 	}
 	for i := range g.Sites {
 		of := &g.Sites[i]
-		state, problem := of.MapState(), ""
-		if state != MapReady {
+		state, problem := of.Cell(), ""
+		if state != CellReady {
 			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, of.State())
 		}
 		site := m.site(of.Name)
 		site.noteState(state, problem)
-		site.grids[column] = cellOf(of).letter()
+		if state == CellReady && of.Revision != "" {
+			state = CellReadyOlder
+		}
+		site.grids[column] = state.letter()
 	}
 }
-
-// mapStateOf is the state for a phase. With any other phase the workload changes, or waits for someone.
-var mapStateOf = map[v1.SitePhase]MapState{v1.SiteReady: MapReady, v1.SiteUnreachable: MapUnreachable,
-	v1.SiteFailed: MapFailed, v1.SiteStalled: MapFailed, Missing: MapFailed}
-
-// MapState is what the phase of a site in one grid contributes to its state.
-func (u *Site) MapState() MapState { return cmp.Or(mapStateOf[u.Phase], MapChanging) }
 
 func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 	if !HasSites(s.TopologyKeys) {
@@ -222,7 +192,7 @@ func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell 
 	}
 	site.services[column], site.worst = cell.letter(), max(site.worst, cell)
 	if cell == CellNone {
-		site.noteState(MapFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
+		site.noteState(CellFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
 	}
 }
 

@@ -25,8 +25,10 @@ type Sites struct {
 	Wrapped map[string]bool
 	// Governed are the topology keys of every Service that has some, those of CoreDNS left out.
 	Governed []topology.Keys
-	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service.
-	GridKeys []string
+	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service. GridsUnread is set
+	// if not all of them could be read.
+	GridKeys    []string
+	GridsUnread bool
 	// CoreDNS are the nodes with a ready pod of CoreDNS; nil if not known. Resolvers are the Services that nodes ask
 	// for names.
 	CoreDNS   map[string]bool
@@ -101,7 +103,7 @@ func (s Sites) Findings() []Finding {
 				found = append(found, halfInSite(name, key, value))
 			}
 		}
-		if isEdge(labels) {
+		if isEdge(labels) && !s.GridsUnread {
 			found = append(found, s.inNoSite(name, all, sites)...)
 		}
 	}

@@ -493,6 +493,18 @@ func TestUnreadKinds(t *testing.T) {
 	}
 }
 
+// TestUnreadGrids: nobody says that an edge node is in no site who does not know the sites of all grids.
+func TestUnreadGrids(t *testing.T) {
+	for kind, want := range map[string]int{"": 1, "DeploymentGrid": 0} {
+		c := newTestCluster(t)
+		adding(`{apiVersion: v1, kind: Node, metadata: {name: edge2, labels: {superedge.io/application-grid: static}}}`)(c)
+		c.refuse = forbidden(kind)
+		if got := strings.Count(lines(After(t.Context(), c.source()), Failure), "an edge node in no site"); got != want {
+			t.Errorf("%q may not be read, and %d nodes are in no site", kind, got)
+		}
+	}
+}
+
 // TestPrintedPort: commands for a node name the address of the wrapper there.
 func TestPrintedPort(t *testing.T) {
 	c := newTestCluster(t)

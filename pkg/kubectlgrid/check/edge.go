@@ -324,7 +324,8 @@ func (r *Report) checkSites(c *Cluster) {
 		return
 	}
 	known := c.diagnosis(nil)
-	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, CoreDNS: c.coreDNS, Resolvers: c.resolvers()}
+	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, CoreDNS: c.coreDNS, Resolvers: c.resolvers(),
+		GridsUnread: slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })}
 	for _, g := range c.grids {
 		if g.key != "" {
 			sites.GridKeys = append(sites.GridKeys, g.key)

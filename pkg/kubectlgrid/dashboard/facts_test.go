@@ -304,7 +304,7 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d KiB are held, the answer has %d KiB", held>>10, len(data)>>10)
-	if len(o.Matrix.Sites) != sites || len(o.Services) != of || o.Matrix.Sites[0].State != gridview.MapReady || held > 128<<20 {
+	if len(o.Matrix.Sites) != sites || len(o.Services) != of || o.Matrix.Sites[0].State != gridview.CellReady || held > 128<<20 {
 		t.Errorf("%d sites, %d Services, %d bytes held", len(o.Matrix.Sites), len(o.Services), held)
 	}
 	// The shortest of several, because something else may have the processor for longer than one takes.
@@ -313,7 +313,7 @@ func TestLarge(t *testing.T) {
 		put(t, f, slice("s0", "s0-0", names[1:96+i]...))
 		one = min(one, measure("an overview after a change of a slice", func() { o = f.overview("") }))
 	}
-	if o.Matrix.Sites[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
+	if o.Matrix.Sites[0].State != gridview.CellFailed || o.Services[0].State != gridview.ServiceLacking {
 		t.Errorf("%+v, %+v", o.Matrix.Sites[0], o.Services[0])
 	}
 	put(t, f, node("n5", "u0006"))

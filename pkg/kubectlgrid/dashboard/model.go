@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,9 +63,9 @@ type GridSummary struct {
 	// Healthy is also set while a rollout continues by itself, if every site is Ready.
 	Healthy bool `json:"healthy"`
 	// State is Ready, or the worst state found of the grid; a rollout that continues or waits is Changing.
-	State   gridview.MapState `json:"state"`
-	Problem string            `json:"problem,omitempty"`
-	Sites   int               `json:"sites"`
+	State   gridview.Cell `json:"state"`
+	Problem string        `json:"problem,omitempty"`
+	Sites   int           `json:"sites"`
 	// Phases counts the sites by their phase.
 	Phases  map[v1.SitePhase]int `json:"phases,omitempty"`
 	Rollout *Rollout             `json:"rollout,omitempty"`
@@ -87,8 +88,8 @@ type GridDetail struct {
 
 	Grid gridview.Grid `json:"grid"`
 	// State is that of the grid's summary.
-	State   gridview.MapState `json:"state"`
-	Rollout *Rollout          `json:"rollout,omitempty"`
+	State   gridview.Cell `json:"state"`
+	Rollout *Rollout      `json:"rollout,omitempty"`
 	// Command says the same.
 	Command string `json:"command"`
 }
@@ -173,7 +174,7 @@ func (f *facts) overview(key string) Overview {
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
 	}
-	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return gridview.CompareStates(a.State, b.State) })
+	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return cmp.Compare(b.State, a.State) })
 	for i, g := range o.Grids {
 		grids[i] = *f.gridState(gridview.Object{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
 	}
@@ -192,17 +193,17 @@ func (f *facts) saidBySource(found gridview.Finding) bool {
 }
 
 // stateOf returns the state of a grid.
-func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
+func stateOf(g *gridview.Grid, r *Rollout) gridview.Cell {
 	if g.Healthy {
-		return gridview.MapReady
+		return gridview.CellReady
 	}
-	worst := gridview.MapChanging
+	worst := gridview.CellChanging
 	for i := range g.Sites {
-		worst = slices.MinFunc([]gridview.MapState{worst, g.Sites[i].MapState()}, gridview.CompareStates)
+		worst = max(worst, g.Sites[i].Cell())
 	}
 	rollsOut := r != nil && !r.Failed && r.Phase != v1.RolloutComplete
 	if g.Problem != "" && !rollsOut {
-		worst = gridview.MapFailed
+		worst = gridview.CellFailed
 	}
 	return worst
 }
@@ -353,7 +354,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 		}
 	}
 	slices.SortStableFunc(d.Workloads, func(a, b SiteWorkload) int {
-		return gridview.CompareStates(a.Site.MapState(), b.Site.MapState())
+		return cmp.Compare(b.Site.Cell(), a.Site.Cell())
 	})
 	for j := range summaries {
 		if summaries[j].TopologyKeys.Governed() && slices.Contains(summaries[j].TopologyKeys, key) {

@@ -214,8 +214,8 @@ func TestOverview(t *testing.T) {
 	}{})
 	for _, want := range []string{
 		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no " +
-			"Deployment echo-east of this grid o ee 1}",
-		"{west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid o je 1}",
+			"Deployment echo-east of this grid p ee 1}",
+		"{west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid p je 1}",
 		"[{shop db Lacking} {shop web Closed}]",
 		"{DeploymentGrid echo east: there is no Deployment echo-east of this grid map[Missing:2] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
 	} {

@@ -75,6 +75,14 @@ func (c Cell) letter() byte { return 'a' + byte(c) }
 // MarshalText implements encoding.TextMarshaler, for states.
 func (c Cell) MarshalText() ([]byte, error) { return []byte(words[c].Word), nil }
 
+// UnmarshalText implements encoding.TextUnmarshaler, for states.
+func (c *Cell) UnmarshalText(text []byte) error {
+	for *c = CellFailed; *c > CellUnused && words[*c].Word != string(text); {
+		*c--
+	}
+	return nil
+}
+
 // cellOfPhase is the state for a phase. With any other phase the workload changes, or waits for someone.
 var cellOfPhase = map[v1.SitePhase]Cell{v1.SiteReady: CellReady, v1.SiteUnreachable: CellUnreachable,
 	v1.SiteFailed: CellFailed, v1.SiteStalled: CellFailed, Missing: CellFailed}

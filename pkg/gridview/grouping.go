@@ -51,8 +51,8 @@ type Grouping struct {
 	groups    []nodeGroup
 	diagnosis *Diagnosis
 	keeping   map[string]Keeping
-	// half are the nodes in a site of edge nodes that are not edge nodes.
-	half map[string]bool
+	// sites are those with an edge node, and half the nodes in one that are not edge nodes.
+	sites, half map[string]bool
 }
 
 // unseen returns the Grouping for Services in which kube-proxy has no part. How a node's kube-proxy is set up does not
@@ -78,16 +78,16 @@ type nodeGroup struct {
 
 func (g *Groupings) group(keys topology.Keys) *Grouping {
 	grouping := &Grouping{keys: keys, nodes: g.Nodes, diagnosis: g.Diagnosis, keeping: g.keepingOfNodes(),
-		half: map[string]bool{}}
-	site, sites := SiteKey(keys), map[string]bool{} // those with an edge node
+		sites: map[string]bool{}, half: map[string]bool{}}
+	site := SiteKey(keys)
 	for node := range grouping.keeping {
 		if name, in := SiteOf(g.Nodes[node], site); in {
-			sites[name] = true
+			grouping.sites[name] = true
 		}
 	}
 	for node, labels := range g.Nodes {
 		name, _ := SiteOf(labels, site)
-		if _, edge := grouping.keeping[node]; !edge && sites[name] {
+		if _, edge := grouping.keeping[node]; !edge && grouping.sites[name] {
 			grouping.half[node] = true
 		}
 	}
@@ -124,10 +124,9 @@ type viewer struct {
 	*Tally
 
 	parts []endpointPart
-	// all are the positions of all parts. on has for every key and value the positions of those on nodes with it:
-	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
-	all []int
-	on  []map[string][]int
+	// on has for every key and value the positions of those on nodes with it: without that, every group would be
+	// compared with every endpoint, and both grow with the number of sites.
+	on []map[string][]int
 }
 
 func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *viewer {
@@ -137,9 +136,6 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 		lists[i] = v.add(&endpointSlices[i])
 	}
 	v.parts = partsOf(endpointSlices, lists)
-	for i := range v.parts {
-		v.all = append(v.all, i)
-	}
 	for _, key := range g.keys {
 		on := map[string][]int{}
 		for i := range v.parts {
@@ -152,11 +148,11 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 	return v
 }
 
-// candidates returns the positions of all parts that may be kept for a group: those on nodes that have one of the keys
-// with the same value. The rules of topology decide among them.
-func (v *viewer) candidates(group *nodeGroup) []int {
+// candidates returns the parts that may be kept for a group: those on nodes that have one of the keys with the same
+// value. The rules of topology decide among them.
+func (v *viewer) candidates(group *nodeGroup) []endpointPart {
 	if !v.keys.Governed() || slices.Contains(v.keys, topology.Any) {
-		return v.all
+		return v.parts
 	}
 	var positions []int
 	for k, key := range v.keys {
@@ -165,20 +161,24 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 		}
 	}
 	slices.Sort(positions)
-	return slices.Compact(positions)
+	var parts []endpointPart
+	for _, i := range slices.Compact(positions) {
+		parts = append(parts, v.parts[i])
+	}
+	return parts
 }
 
 // see applies the rules for one group of nodes, and notes in seen which endpoints they see.
-func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
+func (v *viewer) see(group *nodeGroup, seen map[string]bool) SiteView {
 	site := SiteView{Name: group.name, Nodes: group.nodes}
 	decisions := map[*portList]topology.Decision{}
 	for list, choice := range v.choices(group.labels) {
 		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
 	}
 	var kept []endpointPart
-	for _, i := range v.candidates(group) {
-		if p := v.parts[i]; !v.keys.Governed() || decisions[p.list].Keep(v.nodes[p.Node]) {
-			kept, seen[p.of] = append(kept, p), true
+	for _, p := range v.candidates(group) {
+		if !v.keys.Governed() || decisions[p.list].Keep(v.nodes[p.Node]) {
+			kept, seen[p.id] = append(kept, p), true
 		}
 	}
 	site.Endpoints = merge(kept)

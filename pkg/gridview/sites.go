@@ -85,26 +85,17 @@ func (s Sites) Findings() []Finding {
 		named[key] = true
 	}
 	keys, all := slices.Sorted(maps.Keys(used)), slices.Collect(maps.Keys(named))
-	edge := func(name string) bool { return isEdge(s.Nodes[name]) || s.Wrapped[name] }
-	sites := map[string]map[string]bool{} // the values of each site key on edge nodes
-	for _, key := range keys {
-		sites[key] = map[string]bool{}
-		for name, labels := range s.Nodes {
-			if value, in := labels[key]; in && edge(name) {
-				sites[key][value] = true
-			}
-		}
-	}
+	cluster := &Groupings{Nodes: s.Nodes, Diagnosis: &Diagnosis{Nodes: s.Nodes, Wrapped: s.Wrapped}}
 	var found []Finding
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
 		for _, key := range keys {
-			if value, in := labels[key]; in && !edge(name) && sites[key][value] {
-				found = append(found, halfInSite(name, key, value))
+			if cluster.Of(topology.Keys{key}).half[name] {
+				found = append(found, halfInSite(name, key, labels[key]))
 			}
 		}
 		if isEdge(labels) && !s.GridsUnread {
-			found = append(found, s.inNoSite(name, all, sites)...)
+			found = append(found, s.inNoSite(name, all, cluster)...)
 		}
 	}
 	for _, key := range keys {
@@ -126,10 +117,10 @@ func halfInSite(name, key, value string) Finding {
 
 // inNoSite returns the failure of an edge node that has none of the keys that Services and grids use, besides its own
 // name: it was meant to have one. A node with another key belongs to another fleet.
-func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]bool) []Finding {
+func (s Sites) inNoSite(name string, all []string, cluster *Groupings) []Finding {
 	labels := s.Nodes[name]
 	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
-		return len(sites[SiteKey(keys)]) > 0 && !inGroup(labels, keys)
+		return len(cluster.Of(topology.Keys{SiteKey(keys)}).sites) > 0 && !inGroup(labels, keys)
 	})
 	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(all), func(key string) bool {
 		return key == corev1.LabelHostname

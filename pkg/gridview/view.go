@@ -86,8 +86,8 @@ type endpointPart struct {
 	Endpoint
 
 	list *portList
-	// of is the position of the endpoint among all.
-	of int
+	// id is that of the endpoint: its pod, or its addresses if it has no pod.
+	id string
 }
 
 // HiddenEndpoint is an endpoint that no node sees.
@@ -119,7 +119,7 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 	}
 	viewer := g.Of(keys).viewer(service, endpointSlices)
 	why := func(e Endpoint) string { return whyHidden(view.TopologyKeys, e, g.Nodes) }
-	seen := make([]bool, len(viewer.parts)) // by endpointPart.of
+	seen := map[string]bool{} // by endpointPart.id
 	if err != nil {
 		view.Error = fmt.Sprintf("annotation %s=%s is %v", annotation, service.Annotations[annotation], err)
 		why = func(Endpoint) string { return "the annotation does not parse" }
@@ -130,7 +130,7 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 		}
 		view.join(viewer.Tally)
 	}
-	hidden := slices.DeleteFunc(viewer.parts, func(p endpointPart) bool { return seen[p.of] })
+	hidden := slices.DeleteFunc(viewer.parts, func(p endpointPart) bool { return seen[p.id] })
 	for _, endpoint := range merge(hidden) {
 		view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, why(endpoint)})
 	}
@@ -332,6 +332,7 @@ func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []en
 			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
 				part.Pod = target.Name
 			}
+			part.id = fmt.Sprintf("%s/%s", part.Node, cmp.Or(part.Pod, fmt.Sprint(part.Addresses)))
 			parts = append(parts, part)
 		}
 	}
@@ -339,14 +340,6 @@ func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []en
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Pod, b.Pod),
 			slices.Compare(a.Addresses, b.Addresses))
 	})
-	for i := 1; i < len(parts); i++ {
-		// Two are one if they are of one pod, or, if they have no pod, have the same addresses.
-		p, before := &parts[i], &parts[i-1]
-		if p.of = before.of; p.Node != before.Node || p.Pod != before.Pod ||
-			p.Pod == "" && !slices.Equal(p.Addresses, before.Addresses) {
-			p.of++
-		}
-	}
 	return parts
 }
 
@@ -354,7 +347,7 @@ func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []en
 func merge(parts []endpointPart) []Endpoint {
 	endpoints := []Endpoint{}
 	for i, p := range parts {
-		if i == 0 || p.of != parts[i-1].of {
+		if i == 0 || p.id != parts[i-1].id {
 			endpoints = append(endpoints, p.Endpoint)
 			continue
 		}

@@ -8,24 +8,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// Print writes the findings for people. It prints the first few similar ones, and counts the others. The format wide
-// has all.
+// Print writes the findings for people: those that are not like many others, or, in the format wide, all.
 func (r *Report) Print(out io.Writer, format output.Format) {
-	type alike struct {
-		severity Severity
-		check    string
-	}
-	seen, left := map[alike]int{}, 0
-	for _, f := range r.Findings {
-		if seen[alike{f.Severity, f.Check}]++; f.Severity != OK && format != output.Wide &&
-			seen[alike{f.Severity, f.Check}] > output.NamedFindings {
-			left++
-			continue
+	if format == output.Wide {
+		for _, f := range r.Findings {
+			output.Finding(out, f)
 		}
-		output.Finding(out, f)
-	}
-	if left > 0 {
-		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", enumerate.Count(left, "more finding"))
+	} else {
+		output.Findings(out, r.Findings)
 	}
 	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", enumerate.Count(r.Summary[Failure], "failure"),
 		enumerate.Count(r.Summary[Warning], "warning"), r.Summary[Unknown], r.Summary[OK])

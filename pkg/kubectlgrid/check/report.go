@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
@@ -28,9 +30,8 @@ const (
 
 // Report is all findings.
 type Report struct {
-	APIVersion string `json:"apiVersion"`
-	// Kind is Preflight for Before and Check for After.
-	Kind     string           `json:"kind"`
+	metav1.TypeMeta `json:",inline"` // the kind is Preflight for Before and Check for After
+
 	Summary  map[Severity]int `json:"summary"`
 	Findings []Finding        `json:"findings"`
 	// Install is how to install on this cluster; only of Before, and only if nothing rules it out.
@@ -100,7 +101,7 @@ func (r *Report) clean(check string) bool {
 // finish sorts the findings by the attention that they need, those of one check together, and counts them.
 func (r *Report) finish(kind string) *Report {
 	slices.SortStableFunc(r.Findings, gridview.BySeverity)
-	r.APIVersion, r.Kind = output.APIVersion, kind
+	r.TypeMeta = output.TypeMeta(kind)
 	r.Summary = map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}
 	for _, f := range r.Findings {
 		r.Summary[f.Severity]++

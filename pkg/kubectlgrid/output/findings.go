@@ -11,8 +11,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// NamedFindings is how many similar findings, or findings after another answer, are printed; others are counted.
-const NamedFindings = 10
+// namedFindings is how many similar findings are printed; others are counted.
+const namedFindings = 10
 
 // Finding writes a finding for people, with what to do about it.
 func Finding(out io.Writer, f gridview.Finding) {
@@ -26,16 +26,32 @@ func Finding(out io.Writer, f gridview.Finding) {
 	}
 }
 
-// Findings writes the findings that concern an answer, after it.
-func Findings(out io.Writer, findings []gridview.Finding) {
+// After writes the findings that concern an answer, after it.
+func After(out io.Writer, findings []gridview.Finding) {
 	if len(findings) > 0 {
 		fmt.Fprintln(out)
 	}
-	for _, f := range findings[:min(len(findings), NamedFindings)] {
+	Findings(out, findings)
+}
+
+// Findings writes the first few of similar findings, and counts the others.
+func Findings(out io.Writer, findings []gridview.Finding) {
+	type kind struct {
+		severity gridview.Severity
+		check    string
+	}
+	seen, left := map[kind]int{}, 0
+	for _, f := range findings {
+		of := kind{f.Severity, f.Check}
+		if seen[of]++; f.Severity != gridview.OK && seen[of] > namedFindings {
+			left++
+			continue
+		}
 		Finding(out, f)
 	}
-	if left := len(findings) - NamedFindings; left > 0 {
-		fmt.Fprintf(out, "%s: kubectl grid check -o wide has all.\n", enumerate.Count(left, "more finding"))
+	if left > 0 {
+		fmt.Fprintf(out, "\n%s like the ones above: kubectl grid check prints all with -o wide.\n",
+			enumerate.Count(left, "more finding"))
 	}
 }
 

@@ -70,7 +70,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	if len(p.Services) > 0 {
 		fmt.Fprint(out, conclusion(p))
 	}
-	output.Findings(out, p.Findings)
+	output.After(out, p.Findings)
 	return nil
 }
 

@@ -75,7 +75,7 @@ func (p *Proof) Print(out io.Writer, format output.Format) error {
 	default:
 		fmt.Fprintf(out, "\nNo connection left its site. The Service %s.\n", p.Nodes.String())
 	}
-	output.Findings(out, p.Findings)
+	output.After(out, p.Findings)
 	return nil
 }
 

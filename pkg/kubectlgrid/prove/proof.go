@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -42,8 +43,8 @@ const Kind = "Proof"
 
 // Proof is the result of connecting to a Service from every site.
 type Proof struct {
-	APIVersion   string        `json:"apiVersion"`
-	Kind         string        `json:"kind"`
+	metav1.TypeMeta `json:",inline"`
+
 	Namespace    string        `json:"namespace"`
 	Service      string        `json:"service"`
 	TopologyKeys topology.Keys `json:"topologyKeys"`
@@ -137,7 +138,7 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	endpointsOf(after, endpoints)
 	endpointsOf(p.view, endpoints)
 	proof := &Proof{
-		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
+		TypeMeta: output.TypeMeta(Kind), Namespace: p.Service.Namespace, Service: p.Service.Name,
 		TopologyKeys: p.Keys, Address: p.Targets[0].String(), Requests: requests, Verdict: Closed,
 		Sites: p.siteNames(), Rows: []Row{}, Nodes: after.Verdict, Findings: after.Findings,
 	}

@@ -47,7 +47,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	if last := view.Conclusion(); last != "" {
 		fmt.Fprintf(out, "\n%s\n", last)
 	}
-	output.Findings(out, view.Findings)
+	output.After(out, view.Findings)
 	return nil
 }
 

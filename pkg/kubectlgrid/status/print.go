@@ -100,7 +100,7 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	}
 	changed, first := p.changes(grids, wanted), p.table == nil
 	if len(changed) == 0 {
-		output.Findings(p.Out, p.Findings)
+		output.After(p.Out, p.Findings)
 		return len(p.Findings) > 0, nil
 	}
 	if first {
@@ -111,7 +111,7 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	}
 	err = p.table.Print(changed...)
 	if first {
-		output.Findings(p.Out, p.Findings)
+		output.After(p.Out, p.Findings)
 	}
 	return true, err
 }

@@ -225,9 +225,10 @@ func (v *View) judge() []Finding {
 			Message: fmt.Sprintf(format, args...)})
 	}
 	if t.left {
-		add(Warning, fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace, v.Service,
-			v1.LabelServiceProxyName), "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys "+
-			"keep it to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), v1.LabelServiceProxyName)
+		const label = v1.LabelServiceProxyName
+		action := fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace, v.Service, label)
+		add(Warning, action, "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys keep it "+
+			"to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), label)
 		return found
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}

@@ -126,8 +126,8 @@ func (m *matrixMaker) site(name string) *MatrixSite {
 	return m.sites[name]
 }
 
-// noteState notes a state of an object in a site. The worst state is kept, except that CellUnreachable takes precedence,
-// because then nothing else is known for sure.
+// noteState notes a state of an object in a site. The worst state is kept, except that CellUnreachable takes
+// precedence, because then nothing else is known for sure.
 func (s *MatrixSite) noteState(state Cell, problem string) {
 	if s.State != CellUnreachable && (state == CellUnreachable || state > s.State) {
 		s.State, s.Problem = state, problem

@@ -62,7 +62,8 @@ func TestSummary(t *testing.T) {
 func tellSites(m Matrix) string {
 	var lines []string
 	for _, u := range m.Sites {
-		lines = append(lines, fmt.Sprintf("%s(%d) %s %d: %s", u.Name, u.Nodes, u.State.Word().Word, u.Problems, u.Problem))
+		lines = append(lines, fmt.Sprintf("%s(%d) %s %d: %s", u.Name, u.Nodes, u.State.Word().Word, u.Problems,
+			u.Problem))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -108,7 +108,8 @@ func TestPreview(t *testing.T) {
 		},
 		"headless": {
 			service:   func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone },
-			endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50, message: "headless", closed: true,
+			endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50,
+			message: "headless", closed: true,
 		},
 		"closed already": {
 			service: annotated(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",

@@ -133,7 +133,8 @@ func TestResolverKeys(t *testing.T) {
 	}
 }
 
-// TestConcerns: a command prints what concerns its Services, and what could not be read: not what is wrong with nodes of other sites, and not the
+// TestConcerns: a command prints what concerns its Services, and what could not be read: not what is
+// wrong with nodes of other sites, and not the
 // controller.
 func TestConcerns(t *testing.T) {
 	d := &Diagnosis{

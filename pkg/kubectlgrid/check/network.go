@@ -54,13 +54,14 @@ func (c *Cluster) replaces(w *workload, n *node, about Object, wrapper *pod) []r
 			{strings.EqualFold(enabled, "true"), Failure, about, "Calico's eBPF data plane takes kube-proxy's place " +
 				"there (" + where + "), and does not ask the wrapper: Services reach every site from there",
 				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise"},
-			{enabled == "" && !c.knows(kindFelix), Unknown, about, "Calico runs there, and its FelixConfiguration could " +
-				"not be read: whether it takes kube-proxy's place is not known", "look for bpfEnabled in it; it has to " +
-				"be false"},
+			{enabled == "" && !c.knows(kindFelix), Unknown, about, "Calico runs there, and its FelixConfiguration " +
+				"could not be read: whether it takes kube-proxy's place is not known",
+				"look for bpfEnabled in it; it has to be false"},
 		}
+	default:
 	}
-	return []row{{otherwise, Unknown, about, string(w.program) + " runs there, and may send pods' connections to Services " +
-		"on itself, without asking the wrapper: Services would reach every site from there",
+	return []row{{otherwise, Unknown, about, string(w.program) + " runs there, and may send pods' connections to " +
+		"Services on itself, without asking the wrapper: Services would reach every site from there",
 		"see docs/compatibility.md, What programs Services"}}
 }
 

@@ -98,8 +98,8 @@ func (d *Diagnosis) Complete() bool { return d != nil && len(d.Unread) == 0 }
 
 func (d *Diagnosis) silent(node string) bool { return d != nil && d.Silent[node] }
 
-// Of returns the failures and warnings that concern all Services with some topology keys, and what could not be read. It
-// leaves out those of the controller, and of a single Service; OfGrid has them.
+// Of returns the failures and warnings that concern all Services with some topology keys, and what could not be read.
+// It leaves out those of the controller, and of a single Service; OfGrid has them.
 func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool {
 		return f.Check == CheckController || f.Check == CheckReach

@@ -226,9 +226,10 @@ func (v *View) judge() []Finding {
 	}
 	if t.left {
 		const label = v1.LabelServiceProxyName
-		action := fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace, v.Service, label)
-		add(Warning, action, "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys keep it "+
-			"to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), label)
+		action := fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace,
+			v.Service, label)
+		add(Warning, action, "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys keep "+
+			"it to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), label)
 		return found
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}

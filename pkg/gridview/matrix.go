@@ -192,7 +192,8 @@ func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell 
 	}
 	site.services[column], site.worst = cell.letter(), max(site.worst, cell)
 	if cell == CellNone {
-		site.noteState(CellFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
+		site.noteState(CellFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace,
+			s.Name))
 	}
 }
 

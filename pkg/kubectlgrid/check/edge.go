@@ -388,8 +388,8 @@ func (r *Report) checkReach(c *Cluster) {
 	}
 }
 
-// reach returns the worst verdict on the Services with the same keys, of those that kube-proxy keeps to their sites, and
-// the problems with what the nodes reach. It returns nothing if the endpoints were not read.
+// reach returns the worst verdict on the Services with the same keys, of those that kube-proxy keeps to their sites,
+// and the problems with what the nodes reach. It returns nothing if the endpoints were not read.
 func (c *Cluster) reach(of []Finding) (worst map[string]gridview.Verdict, found []Finding) {
 	if !c.reachKnown {
 		return nil, nil

@@ -290,16 +290,24 @@ func (v *View) judge() []Finding {
 			"%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
 			enumerate.First(names, namedSites))
 	}
-	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
-		if _, edge := t.keeping[node]; edge && !slices.Contains(v.TopologyKeys, topology.Any) {
-			consequence := "the node reaches nothing of the Service, and no edge node reaches that pod"
-			if t.headless {
-				consequence = "the pod is in none of the Service's sites"
-			}
+	return append(found, v.judgeStrays(site)...)
+}
+
+// judgeStrays returns the edge nodes outside of all sites that run a pod of the Service.
+func (v *View) judgeStrays(site string) (found []Finding) {
+	if slices.Contains(v.TopologyKeys, topology.Any) {
+		return nil
+	}
+	consequence := "the node reaches nothing of the Service, and no edge node reaches that pod"
+	if v.tally.headless {
+		consequence = "the pod is in none of the Service's sites"
+	}
+	for _, node := range slices.Sorted(maps.Keys(v.tally.strays)) {
+		if _, edge := v.tally.keeping[node]; edge {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
 				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf(
-					"it runs a pod of Service %s/%s, and has no label %s: %s", v.Namespace, v.Service, keys,
-					consequence)})
+					"it runs a pod of Service %s/%s, and has no label %s: %s", v.Namespace, v.Service,
+					strings.Join(v.TopologyKeys, " or "), consequence)})
 		}
 	}
 	return found

@@ -569,8 +569,8 @@ func TestServiceMadeInAnOutage(t *testing.T) {
 	}
 }
 
-// TestWithoutARuntimeAfterOneWithIt: a person has --cri removed. The notes of the process before say nothing of the pods
-// as they are now, so that after an outage the API's word counts, also when it calls the node not ready at first.
+// TestWithoutARuntimeAfterOneWithIt: a person has --cri removed. The notes of the process before say nothing of the
+// pods as they are now, so that after an outage the API's word counts, also when it calls the node not ready at first.
 func TestWithoutARuntimeAfterOneWithIt(t *testing.T) {
 	b := newBench(t)
 	says := func(ready bool) {

@@ -211,7 +211,9 @@ func (w *world) trouble() {
 			begins, lasts := w.between(0, 20), w.between(1, []int{30, 900}[w.r.IntN(2)])
 			w.in(begins, func() { w.outage(w.machines, lasts, w.between(1, 12)) })
 			for range w.between(1, 4) {
-				at := []seconds{begins + w.between(-15, 5), begins + lasts + w.between(-5, 15), w.between(0, int(lasts))}
+				at := []seconds{
+					begins + w.between(-15, 5), begins + lasts + w.between(-5, 15), w.between(0, int(lasts)),
+				}
 				w.in(max(at[w.r.IntN(3)], 0), w.rewire)
 			}
 			around := w.between(0, int(begins+lasts)+15)
@@ -300,8 +302,8 @@ func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is sl
 	}
 }
 
-// judgeFollowed judges what a machine shows that has had the API for a while, or from the first moment if nothing of its
-// own counts after an outage: exactly what the API says.
+// judgeFollowed judges what a machine shows that has had the API for a while, or from the first moment if nothing of
+// its own counts after an outage: exactly what the API says.
 func (m *machine) judgeFollowed(t *testing.T) { //nolint:thelper // as above
 	w := m.w
 	if !m.on || m.away != never || m.upstream() != Followed || w.now-max(m.followed, m.begun) < 2 ||
@@ -562,7 +564,8 @@ func (m *machine) judgeReturn(t *testing.T, o *machine, said word) { //nolint:th
 	now, home := o.words[p.name], m.home(p)
 	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.begun < said.left
 	if home == published || home == "" || !unchanged || !said.said || !now.said || now.ready || o.lies ||
-		o.shared == nil || m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left || o.heard > m.back {
+		o.shared == nil || m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left ||
+		o.heard > m.back {
 		return
 	}
 	if len(m.shown[home]) == 0 {

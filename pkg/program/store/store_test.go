@@ -109,7 +109,8 @@ func TestTornCommitOfPlausibleBytes(t *testing.T) {
 			}
 			info, err := os.Stat(file)
 			k.must(err)
-			if lost := fmt.Sprintf(" %d bytes", info.Size()-k.newest.offset); !strings.Contains(problems[0].Error(), lost) {
+			lost := fmt.Sprintf(" %d bytes", info.Size()-k.newest.offset)
+			if !strings.Contains(problems[0].Error(), lost) {
 				t.Errorf("%s: %v, and not%s", name, problems, lost)
 			}
 			k.put("more", []byte("1"))

@@ -33,7 +33,7 @@ type Slice struct {
 type Endpoint struct {
 	// Pod is the pod's name, which is also its host name.
 	Pod string
-	// Addresses are empty if the pod is ending, or known not to have its address any more.
+	// Addresses are empty if the pod is ending, or is known to have lost its address.
 	Addresses []netip.Addr
 }
 

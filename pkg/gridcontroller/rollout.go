@@ -327,7 +327,7 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site) (rollout.Pods
 		return !here && (pod.Spec.NodeName != "" || !site.Partly)
 	})
 	newest := func(*corev1.Pod) bool { return true }
-	if site.Silent || site.Partly && site.PerNode { // nobody needs to know it of others
+	if site.Silent || site.Partly && site.PerNode { // the plan asks it of no others
 		if newest, err = p.newestTemplate(ctx, site.Name); err != nil {
 			return rollout.Pods{}, err
 		}
@@ -336,8 +336,8 @@ func (p *assigned) podsOf(ctx context.Context, site *rollout.Site) (rollout.Pods
 }
 
 // newestTemplate returns which pods have the newest template of a site's workload, as its own controller decides that:
-// by its newest ReplicaSet or ControllerRevision, which exists once it has observed the spec. Until then nobody knows.
-// No clock counts, and pods of a template that has come back keep their hash.
+// by its newest ReplicaSet or ControllerRevision, which exists once it has observed the spec. It is an error before. No
+// clock counts, and pods of an earlier template that is used again keep their hash.
 func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
 	if live == nil || !live.observed || p.memory.ofSite(site).isAhead(live, p.clock.Now()) {

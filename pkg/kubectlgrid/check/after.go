@@ -161,8 +161,8 @@ func (r *Report) checkGrids(c *Cluster) {
 			strings.ToLower(g.about.Kind), g.about.Name, g.about.Namespace)
 		r.all(check, "", row{g.trouble != "", Failure, g.about, g.trouble, ask})
 	}
-	r.well(check, c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean("CRDs"),
-		Object{Kind: "Grid"}, "none of %s is stalled or degraded", enumerate.Count(len(c.grids), "grid"))
+	r.well(check, c.knowsGrids() && c.knows(kindService) && r.clean("CRDs"), Object{Kind: "Grid"},
+		"none of %s is stalled or degraded", enumerate.Count(len(c.grids), "grid"))
 	for _, s := range c.services {
 		r.all("Services", "", row{s.err != nil, Failure, s.about, fmt.Sprintf(
 			"its annotation %s does not parse, so no node sees its endpoints: %v", s.annotation, s.err), fmt.Sprintf(

@@ -56,6 +56,26 @@ func TestPraise(t *testing.T) {
 	}
 }
 
+// TestPraiseNeedsAll: what is well is said only if everything that it follows from was read.
+func TestPraiseNeedsAll(t *testing.T) {
+	for praise, kinds := range map[string][]string{
+		"is stalled or degraded":     {"ServiceGrid", "Service"},
+		"no node is half in a site":  {"DeploymentGrid", "ServiceGrid", "Node"},
+		"to take kube-proxy's place": {"DaemonSet", "Node"},
+	} {
+		if report := After(t.Context(), newTestCluster(t).source()); !strings.Contains(lines(report, OK), praise) {
+			t.Errorf("who may read all is not told: %s", praise)
+		}
+		for _, kind := range kinds {
+			c := newTestCluster(t)
+			c.refuse = forbidden(kind)
+			if report := After(t.Context(), c.source()); strings.Contains(lines(report, OK), praise) {
+				t.Errorf("%ss could not be read, and yet: %s", kind, praise)
+			}
+		}
+	}
+}
+
 // wrapperDefects are of what edge nodes have: a label, the wrapper, the daemon.
 var wrapperDefects = map[string]defect{
 	"no edge nodes": {

@@ -267,6 +267,11 @@ func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
 }
 
+// knowsGrids reports whether grids of all kinds were read.
+func (c *Cluster) knowsGrids() bool {
+	return !slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })
+}
+
 // diagnosis returns what was read of the nodes, with some findings.
 func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 	d := &gridview.Diagnosis{Findings: found, Nodes: make(map[string]topology.Labels, len(c.nodes)),

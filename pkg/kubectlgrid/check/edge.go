@@ -325,7 +325,7 @@ func (r *Report) checkSites(c *Cluster) {
 	}
 	known := c.diagnosis(nil)
 	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, CoreDNS: c.coreDNS, Resolvers: c.resolvers(),
-		GridsUnread: slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })}
+		GridsUnread: !c.knowsGrids()}
 	for _, g := range c.grids {
 		if g.key != "" {
 			sites.GridKeys = append(sites.GridKeys, g.key)
@@ -339,7 +339,7 @@ func (r *Report) checkSites(c *Cluster) {
 	}
 	found := sites.Findings()
 	r.Findings = append(r.Findings, found...)
-	if len(found) > 0 || len(sites.Governed) == 0 {
+	if len(found) > 0 || len(sites.Governed) == 0 || sites.GridsUnread {
 		return
 	}
 	with := ""

@@ -213,6 +213,9 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 		unproved("no connection was answered; all went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):
 		unproved("no connection was answered, though the site has a ready endpoint")
+	case total == 0 && gridview.ServiceProxy(p.Service) != "":
+		unproved("no connection was answered, and kube-proxy leaves the Service to service proxy %s",
+			gridview.ServiceProxy(p.Service))
 	case total == 0:
 		row.Message = "the site has no ready endpoint, and connections are refused"
 	case p.Service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && !allAllowed(endpoints, may):

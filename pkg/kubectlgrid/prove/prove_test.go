@@ -191,7 +191,22 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
-	plan := prepare(t, OneOfEach, "n0")
+	left := echo()
+	left.Labels = map[string]string{v1.LabelServiceProxyName: "other"}
+	plan, err := Prepare(left, slicesOf("n0"), threeNodes(), nil, "", OneOfEach)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := runner{}
+	for _, node := range []string{"n0", "n2"} {
+		refused[node] = func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
+	}
+	answers := plan.Ask(t.Context(), refused, Limits{AtOnce: 1, Timeout: time.Second})
+	proof, err := plan.Conclude(answers, 1, left, slicesOf("n0"), threeNodes(), nil)
+	if err != nil || proof.Verdict != Unproved || !strings.Contains(proof.Rows[0].Message, "service proxy other") {
+		t.Errorf("of a Service that kube-proxy leaves alone: %+v, %v", proof, err)
+	}
+	plan = prepare(t, OneOfEach, "n0")
 	changed := echo()
 	changed.Annotations = nil
 	if _, err := plan.Conclude(nil, 1, changed, slicesOf("n0"), threeNodes(), nil); err == nil ||

@@ -21,6 +21,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
 // Role is an identity that kube-apiserver knows by a token.
@@ -113,7 +115,8 @@ func (c *credentials) createCA() error {
 		return err
 	}
 	c.caKey = key
-	return errors.Join(replaceFile(c.file("ca.key"), keyPEM), replaceFile(c.file("ca.crt"), c.caPEM))
+	return errors.Join(atomicfile.Write(c.file("ca.key"), 0o600, keyPEM),
+		atomicfile.Write(c.file("ca.crt"), 0o600, c.caPEM))
 }
 
 // issueServingCertificate writes a new serving certificate and key over the ones before. kube-apiserver reads
@@ -147,10 +150,11 @@ func (c *credentials) issue(name string, template *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(c.file(name+".key"), keyPEM); err != nil {
+	if err := atomicfile.Write(c.file(name+".key"), 0o600, keyPEM); err != nil {
 		return err
 	}
-	return replaceFile(c.file(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	encoded := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return atomicfile.Write(c.file(name+".crt"), 0o600, encoded)
 }
 
 func (c *credentials) createServiceAccountKey() error {
@@ -185,7 +189,7 @@ func (c *credentials) writeKubeconfigWith(name string, role Role, server, token 
 	return c.writeKubeconfigOf(name, server, &clientcmdapi.AuthInfo{Token: token}, string(role))
 }
 
-// writeKubeconfigOf writes a kubeconfig for a user, and returns its path.
+// writeKubeconfigOf writes a kubeconfig for a user, and returns its path. No reader sees half of it.
 func (c *credentials) writeKubeconfigOf(name, server string, user *clientcmdapi.AuthInfo, as string) (string, error) {
 	const context = "embedded"
 	config := clientcmdapi.NewConfig()
@@ -197,7 +201,11 @@ func (c *credentials) writeKubeconfigOf(name, server string, user *clientcmdapi.
 	if !filepath.IsAbs(name) {
 		path = c.file(name)
 	}
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
+	encoded, err := clientcmd.Write(*config)
+	if err == nil { // nodes that start at the same time write the same one
+		err = atomicfile.Write(path, 0o600, encoded)
+	}
+	if err != nil {
 		return "", fmt.Errorf("writing kubeconfig %s: %w", path, err)
 	}
 	return path, nil
@@ -216,13 +224,4 @@ func (c *Cluster) KubeletKubeconfig(node, server string) (string, error) {
 	}
 	return c.credentials.writeKubeconfigOf(name+".kubeconfig", server, &clientcmdapi.AuthInfo{
 		ClientCertificate: c.credentials.file(name + ".crt"), ClientKey: c.credentials.file(name + ".key")}, name)
-}
-
-// replaceFile writes aside and renames, so that no reader sees half a file.
-func replaceFile(path string, data []byte) error {
-	aside := path + ".new"
-	if err := os.WriteFile(aside, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(aside, path)
 }

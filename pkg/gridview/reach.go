@@ -81,7 +81,8 @@ type Tally struct {
 
 	service *corev1.Service
 	// unseen is why it is unknown here where connections go, because kube-proxy has no part in the Service; "" if it
-	// has. headless is set if a name resolves to the endpoints, and left if another service proxy sends the connections.
+	// has. headless is set if a name resolves to the endpoints, and left if another service proxy sends the
+	// connections.
 	unseen         string
 	headless, left bool
 	// own is the rank of the last key of the node's own site.

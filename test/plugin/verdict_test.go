@@ -227,8 +227,8 @@ func (w *world) judgeWords(check *answer) {
 	}
 }
 
-// judgeNames holds what check says of CoreDNS against where the queries of pods go, and reports whether on some node of a
-// site none finds a CoreDNS.
+// judgeNames holds what check says of CoreDNS against where the queries of pods go, and reports whether on some node
+// of a site none finds a CoreDNS.
 func (w *world) judgeNames(check *answer) (nameless bool) {
 	w.Helper()
 	said := func(severity string, s *corev1.Service) bool {
@@ -566,11 +566,12 @@ func (w *world) judgeActions(_ *rand.Rand, check *answer) (acted int) {
 		acted++
 		after := ask(w.T, w.api().Serve(), "check")
 		for _, one := range after.failures() {
-			if one == f.String() {
+			switch {
+			case one == f.String():
 				w.Errorf("after %q there is still\n%s", f.Action, one)
-			} else if strings.HasPrefix(one, "failure Names") && labelAction.MatchString(f.Action) {
-				continue // the node was in no site, and names did not resolve there
-			} else if !slices.Contains(check.failures(), one) && !similar(one, check.failures()) {
+			case strings.HasPrefix(one, "failure Names") && labelAction.MatchString(f.Action):
+				// The node was in no site, and names did not resolve there.
+			case !slices.Contains(check.failures(), one) && !similar(one, check.failures()):
 				w.Errorf("after %q there is a new\n%s", f.Action, one)
 			}
 		}

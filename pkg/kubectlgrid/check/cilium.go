@@ -88,7 +88,8 @@ func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object, wrapper *p
 		{!c.knows(ciliumConfigKind.Kind) || server == "" && !c.knows(kindConfigMap), Unknown, about,
 			"whom its agent of Cilium asks could not be read", onNode(wrapper)},
 		{len(servers) > 1, Failure, about, "its agent of Cilium has several API servers (" + server + "): it moves " +
-			"on past the wrapper, and may hear of no change from then on", "name the wrapper alone in " + apiServerURLs},
+			"on past the wrapper, and may hear of no change from then on",
+			"name the wrapper alone in " + apiServerURLs},
 		{server == "", Failure, about, "its agent of Cilium asks the API server: Services reach every site from there",
 			fix},
 		{!leadsToWrapper(server, wrapper.port), Failure, about, "its agent of Cilium asks " + server + ", past the " +

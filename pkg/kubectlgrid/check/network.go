@@ -31,8 +31,8 @@ func (r *Report) checkReplacements(c *Cluster) {
 	}
 	about, each := Object{Kind: kindDaemonSet}, " on each of "+enumerate.Count(edges, "edge node")
 	r.first(check, "",
-		row{!c.knows(kindDaemonSet, kindNode), Unknown, about, "whether a program takes kube-proxy's place could not be read",
-			"ask again as somebody who may read them"},
+		row{!c.knows(kindDaemonSet, kindNode), Unknown, about,
+			"whether a program takes kube-proxy's place could not be read", "ask again as somebody who may read them"},
 		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""},
 		row{r.clean(check) && len(c.onEdge(ciliumProgram)) > 0, OK, about, "Cilium asks the wrapper" + each, ""},
 		row{r.clean(check), OK, about, "Calico leaves Services to kube-proxy", ""})

@@ -73,8 +73,8 @@ type ownPod struct {
 	addresses   []netip.Addr
 }
 
-// Records returns the addresses of the names, sorted. A name has none if its pod is ending, or is known not to have its
-// address any more.
+// Records returns the addresses of each name, sorted. A name has none if its pod is ending, or is known to have lost
+// its address.
 func (v *View) Records(domain string) map[string][]netip.Addr {
 	sites := v.sites()
 	own := map[statefulName]ownPod{}

@@ -79,17 +79,24 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 	}
 }
 
+// restBegun makes a grid whose change has passed the canary lab. The sites of the rest have it, and are not ready.
+func restBegun(t *testing.T) (*fixture, *v1.DeploymentGrid) {
+	t.Helper()
+	f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
+	f.completes(grid, in("lab a b c d e")...)
+	f.template(grid, other)
+	f.ready("demo", "lab")
+	f.passes(grid)
+	f.passes(grid)
+	return f, grid
+}
+
 // TestControllerClockIsWrong: the controller's clock is two minutes ahead of the API server's, which dates pods, or
 // behind. A workload is put back if its site falls silent before a kubelet has started the pod of the change, and only
 // then.
 func TestControllerClockIsWrong(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute} {
-		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
-		f.completes(grid, in("lab a b c d e")...)
-		f.template(grid, other)
-		f.ready("demo", "lab")
-		f.passes(grid)
-		f.passes(grid)
+		f, grid := restBegun(t)
 		f.step(-ahead)
 		f.replicaSet(f.deployment("demo-a"))
 		if ahead >= 0 { // with the clock behind, a pod of before looks new
@@ -156,12 +163,7 @@ func TestNewestTemplateOfAStatefulSet(t *testing.T) {
 // TestSilentWhenScaled: a site falls silent in the second in which somebody has scaled its workload. The workload's
 // controller has not observed that yet. The kubelet has seen the change, so the workload is not put back.
 func TestSilentWhenScaled(t *testing.T) {
-	f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
-	f.completes(grid, in("lab a b c d e")...)
-	f.template(grid, other)
-	f.ready("demo", "lab")
-	f.passes(grid)
-	f.passes(grid)
+	f, grid := restBegun(t)
 	f.runs(f.deployment("demo-a"), "node-a")
 	f.edit("demo-a", func(d *appsv1.Deployment) {
 		d.Generation++

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -60,7 +61,11 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	if there && !before.intended {
 		return false
 	}
-	s.refused[uid] = e == nil
+	if e == nil {
+		s.refused.Insert(uid)
+	} else {
+		s.refused.Delete(uid)
+	}
 	switch {
 	case e == nil && !there, e != nil && e.intended && there:
 		return false
@@ -79,7 +84,7 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 func (s *Store) isRefused(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refused[uid]
+	return s.refused.Has(uid)
 }
 
 // revive drops the end of a pod. The caller holds the lock.
@@ -97,7 +102,7 @@ func (s *Store) forgetGone() {
 		return
 	}
 	there := s.podUIDs()
-	maps.DeleteFunc(s.refused, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(s.refused, func(uid types.UID, _ sets.Empty) bool { return !there[uid] })
 	maps.DeleteFunc(s.gone, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
 }
 

@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/go-jose/go-jose/v4"
 
@@ -34,10 +35,10 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// gone has the UIDs of the pods that the kubelet has reported gone. refused is true for those that kube-apiserver
+	// gone has the UIDs of the pods that the kubelet has reported gone, refused those of the pods that kube-apiserver
 	// has refused to remove.
 	gone    map[types.UID]end
-	refused map[types.UID]bool
+	refused sets.Set[types.UID]
 	// heavy has the pods whose needs were left out.
 	heavy map[types.UID]leftOut
 	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
@@ -147,7 +148,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		refused: map[types.UID]bool{}, heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
+		refused: sets.Set[types.UID]{}, heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
 // clockDir is where a node has programs that take the place of others, for another clock.
@@ -53,7 +55,7 @@ func (n *Node) SetClock(ahead time.Duration) error {
 			return err
 		}
 		script := fmt.Appendf(nil, withClock, int(ahead.Seconds()), program)
-		if err := replaceFile(filepath.Join(n.disk, starter), script); err != nil {
+		if err := atomicfile.Write(filepath.Join(n.disk, starter), 0o755, script); err != nil {
 			return err
 		}
 	}
@@ -92,13 +94,5 @@ func readBootTime(from, to string) error {
 		return fmt.Errorf("time.now of %s does not read CLOCK_REALTIME once: %x", from, code)
 	}
 	copy(code, bytes.Replace(code, []byte(realtime), []byte(boottime), 1))
-	return replaceFile(to, content)
-}
-
-// replaceFile writes a program, also over one that runs.
-func replaceFile(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o755); err != nil { //nolint:gosec // a program
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(to, 0o755, content)
 }

@@ -311,7 +311,7 @@ func TestPreviewOfNoServices(t *testing.T) {
 	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
 	for _, format := range []string{"table", "json"} {
 		o := callBare(t, "preview", "--key", "zone1", "-n", "empty", "-o", format)
-		if o.code != exitProblems || !strings.Contains(o.stdout, "it is not ready on node edge0") {
+		if o.code != exitProblems || !strings.Contains(o.stdout, "on node edge0 it is not ready") {
 			t.Errorf("%s: got %+v", format, o)
 		}
 	}

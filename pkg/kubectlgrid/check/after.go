@@ -3,8 +3,12 @@ package check
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -17,7 +21,6 @@ func After(ctx context.Context, source Source) *Report {
 	c.readEndpoints(ctx)
 	c.readGrids(ctx)
 	c.readLease(ctx)
-	c.readCredentials(ctx)
 	r := &Report{}
 	if c.nothing() {
 		r.add(Failure, "Installation", Object{Kind: kindDeployment},
@@ -25,7 +28,7 @@ func After(ctx context.Context, source Source) *Report {
 			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
 		for _, n := range c.nodes {
-			r.checkNodeArgs(c, n, nil)
+			r.checkNodeArgs(c, n)
 		}
 		r.Findings = append(r.Findings, c.unread...)
 		return r.finish("Check")
@@ -35,7 +38,7 @@ func After(ctx context.Context, source Source) *Report {
 	r.checkGrids(c)
 	r.checkSkew(c)
 	r.checkVersions(c)
-	r.checkCredentials(c)
+	r.checkCredentials(ctx, c)
 	r.checkNodeLocal(c)
 	r.checkAlone(c)
 	r.Findings = append(r.Findings, c.unread...)
@@ -46,7 +49,8 @@ func After(ctx context.Context, source Source) *Report {
 func (c *Cluster) nothing() bool {
 	return c.removed() && c.knows(kindPod, kindDeployment, kindCRD) &&
 		len(c.installed(controllerProgram))+len(c.installed(daemonProgram))+len(c.installed(hubProgram)) == 0 &&
-		!slices.ContainsFunc(c.definitions, func(d definition) bool { return d.found })
+		!slices.ContainsFunc(slices.Collect(maps.Values(c.definitions)),
+			func(crd *unstructured.Unstructured) bool { return crd != nil })
 }
 
 // checkSetting checks everything that Services and grids rely on.
@@ -56,7 +60,7 @@ func (r *Report) checkSetting(c *Cluster) {
 	r.checkKubeadm(c)
 	r.checkRemoval(c)
 	for _, w := range c.running(kubeProxyProgram) {
-		r.mode(w.about(), w.proxy.mode)
+		r.mode(w.Object, w.proxy.mode)
 	}
 	r.checkReplacements(c)
 	r.checkBypasses(c)
@@ -94,60 +98,54 @@ func (r *Report) checkController(c *Cluster) {
 		return
 	}
 	controllers := c.installed(controllerProgram)
-	none := named(kindDeployment, system, string(controllerProgram))
-	switch {
-	case len(controllers) == 0 && c.leads:
-		r.add(OK, check, none, "a controller leads that is not a Deployment of this cluster", "")
-	case len(controllers) == 0 && !c.knows(kindLease):
-	case len(controllers) == 0 && len(c.grids) == 0:
-		r.add(Warning, check, none, "no controller is installed, and no grids exist",
-			"apply manifests/application-grid-controller if you want grids; Services work without it")
-	case len(controllers) == 0:
-		r.add(Failure, check, none, "no controller is installed: grids are not being reconciled",
-			"apply manifests/application-grid-controller")
-	case len(controllers) > 1:
-		r.add(Failure, check, controllers[1].about(), "a second controller works on the same grids",
-			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's")
-	}
+	last := append([]*workload{{part: part{Object: named(kindDeployment, system, string(controllerProgram))}}},
+		controllers...)[len(controllers)]
+	none := len(controllers) == 0 && c.knows(kindLease)
+	const apply = "apply manifests/application-grid-controller"
+	r.first(check, "",
+		row{len(controllers) == 0 && c.leads, OK, last.Object, "a controller leads that is not a Deployment of this " +
+			"cluster", ""},
+		row{none && len(c.grids) == 0, Warning, last.Object, "no controller is installed, and no grids exist",
+			apply + " if you want grids; Services work without it"},
+		row{none, Failure, last.Object, "no controller is installed: grids are not being reconciled", apply},
+		row{len(controllers) > 1, Failure, last.Object, "a second controller works on the same grids",
+			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"})
 	for _, w := range controllers {
-		describe := fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name)
-		why := w.problem
-		if why != "" {
-			why = ": " + why
-		}
-		if strings.Contains(why, "ImagePull") || strings.Contains(why, "ErrImage") {
-			describe = "push the image " + w.image + ", or import it on the nodes (docs/install.md, Images)"
-		}
+		desired, remedy := enumerate.Count(int(w.desired), "pod"), w.remedy(w.problem)
 		r.first(check, "",
-			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and grids are not being "+
-				"reconciled%s", enumerate.Count(int(w.desired), "pod"), why), describe},
-			row{w.ready < w.desired, Warning, w.about(), fmt.Sprintf("%d of its %s are available%s", w.ready,
-				enumerate.Count(int(w.desired), "pod"), why), describe})
+			row{w.ready == 0, Failure, w.Object, fmt.Sprintf("none of its %s is available, and grids are not being "+
+				"reconciled%s", desired, w.problem), remedy},
+			row{w.ready < w.desired, Warning, w.Object, fmt.Sprintf("%d of its %s are available%s", w.ready, desired,
+				w.problem), remedy})
 	}
-	if r.clean(check) && len(controllers) > 0 {
-		r.ok(check, controllers[0].about(), "available: %s", enumerate.Count(int(controllers[0].ready), "pod"))
-	}
+	r.well(check, len(controllers) > 0, last.Object, "available: %s", enumerate.Count(int(last.ready), "pod"))
 }
 
 // checkDefinitions compares the grids' CRDs with those that this program knows.
 func (r *Report) checkDefinitions(c *Cluster) {
 	const check = "CRDs"
 	const want = v1.CRDVersion
-	for _, d := range c.definitions {
-		about := Object{Kind: kindCRD, Name: d.name}
-		const apply = "kubectl apply -k manifests/crds, or run a controller of this version (--manage-crds=auto)"
+	const apply = "kubectl apply -k manifests/crds, or run a controller of this version (--manage-crds=auto)"
+	for _, name := range slices.Sorted(maps.Keys(c.definitions)) {
+		crd := c.definitions[name]
+		about := Object{Kind: kindCRD, Name: name}
+		if crd == nil {
+			r.add(Failure, check, about, "it is not there", apply)
+			continue
+		}
+		version, _ := strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion]) // other values are not ours either
+		established, _ := conditionOf(crd, "Established")
 		r.first(check, "",
-			row{!d.found, Failure, about, "it is not there", apply},
-			row{d.version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
+			row{version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
 				v1.AnnotationCRDVersion + ", as SuperEdge's have none; fields that grids have now are lost in it",
 				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else " +
 					"there is to do"},
-			row{d.version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: "+
-				"fields that grids have now are lost in it", d.version, want), apply},
-			row{d.version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d",
-				d.version, want), "use the kubectl-grid that belongs to the controller"},
-			row{!d.established, Failure, about, "the API server does not serve it (condition Established is not True)",
-				"kubectl describe crd " + d.name})
+			row{version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: "+
+				"fields that grids have now are lost in it", version, want), apply},
+			row{version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d",
+				version, want), "use the kubectl-grid that belongs to the controller"},
+			row{established != "True", Failure, about, "the API server does not serve it (condition Established is " +
+				"not True)", "kubectl describe crd " + name})
 	}
 	r.well(check, len(c.definitions) == len(v1.Kinds), Object{Kind: kindCRD}, "all %d are of this program's version",
 		len(c.definitions))

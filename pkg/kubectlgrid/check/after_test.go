@@ -85,8 +85,8 @@ var wrapperDefects = map[string]defect{
 				delete(c.objects, "Pod kube-system/application-grid-wrapper-"+node)
 			}
 		},
-		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 " +
-			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks http://localhost:51006 " +
+			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge), " +
 			"where no wrapper serves",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
 			"failure EdgeLabel Node: no node has the label superedge.io/application-grid, so nothing keeps 1 " +
@@ -113,7 +113,7 @@ var wrapperDefects = map[string]defect{
 				Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"},
 			}
 		},
-		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: " +
+		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: on node edge0 it is not ready: " +
 			"container application-grid-wrapper: ErrImagePull: no such host"}},
 	"a node without a link": {
 		func(c *testCluster) {
@@ -125,9 +125,9 @@ var wrapperDefects = map[string]defect{
 			}
 		},
 		[]string{
-			"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so the pod's " +
-				"state is that of the node's last contact",
-			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: node edge0 is not ready"}},
+			"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: on node edge0 its state is that of the " +
+				"node's last contact: the node is not ready",
+			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: on node edge0 its state is that of the node's last contact"}},
 	"two wrappers": {
 		func(c *testCluster) {
 			p := c.run("application-grid-wrapper", "edge0").DeepCopy()
@@ -142,8 +142,8 @@ var wrapperDefects = map[string]defect{
 		[]string{"unknown Wrapper Node edge0: the wrapper is a unit of systemd there",
 			"unknown Credentials Node edge0: the wrapper's credentials are files on the node"}},
 	"systemd, and a pod": {labelled("edge0", "systemd"),
-		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which says " +
-			"that its wrapper is a unit of systemd: both want port 51006",
+		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: on node edge0 it runs, and the node's " +
+			"label says that its wrapper is a unit of systemd: both want port 51006",
 			"unknown Credentials Node edge0"}},
 	"static pods that the API server does not show": {
 		all(labelled("edge0", "static"), without("Pod kube-system/application-grid-wrapper-edge0",
@@ -154,7 +154,7 @@ var wrapperDefects = map[string]defect{
 	"static pods, and a kube-proxy of the cluster": {all(labelled("edge0", "static"), running("kube-proxy", "edge0")),
 		[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there",
 			"unknown Credentials Node edge0",
-			"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"}},
+			"failure KubeProxy Pod kube-system/kube-proxy-edge0: on node edge0 it asks https://10.0.0.1:6443"}},
 	"no daemon": {without("Pod kube-system/statefulset-grid-daemon-edge1"),
 		[]string{"failure Daemon Node edge1: no statefulset-grid-daemon runs there"}},
 }
@@ -167,8 +167,8 @@ var kubeProxyDefects = map[string]defect{
 			m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http://localhost:51006",
 				"https://10.0.0.1:6443")
 		},
-		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
-			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://10.0.0.1:6443 " +
+			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge), " +
 			"past the wrapper",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
 	"--master overrides the kubeconfig": {
@@ -178,8 +178,8 @@ var kubeProxyDefects = map[string]defect{
 			p.Spec.Containers[0].Command = append(p.Spec.Containers[0].Command, "--master", "https://10.0.0.1:6443")
 		},
 		[]string{
-			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (--master) on " +
-				"node edge0, past the wrapper"}},
+			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://10.0.0.1:6443 (--master), " +
+				"past the wrapper"}},
 	"the wrapper's address in the environment": {
 		all(overTLS, func(c *testCluster) {
 			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
@@ -194,15 +194,15 @@ var kubeProxyDefects = map[string]defect{
 			p.Labels = nil
 			p.Spec.Containers[0].Command = []string{"kube-proxy"}
 		},
-		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://kubernetes.default.svc " +
-			"(its ServiceAccount, for want of a kubeconfig) on node edge0, past the wrapper"}},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://kubernetes.default.svc " +
+			"(its ServiceAccount, for want of a kubeconfig), past the wrapper"}},
 	"a kubeconfig on the node's disk": {
 		func(c *testCluster) {
 			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
 			p.Labels = nil
 			p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
 		},
-		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not known: " +
+		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 the server that it asks is not known: " +
 			"kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"}},
 	"a configuration that changed since": {
 		func(c *testCluster) {
@@ -213,19 +213,19 @@ var kubeProxyDefects = map[string]defect{
 				FieldsV1:   metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
 			}}
 		},
-		[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed after it " +
-			"started on node edge0",
+		[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 its configuration was changed after it " +
+			"started",
 			"warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
 	"a wrapper with a port of its own": {
 		func(c *testCluster) {
 			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
 			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--bind-address=localhost:51016")
 		},
-		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006"}},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks http://localhost:51006"}},
 	"two kube-proxies": {running("kube-proxy", "edge0"),
 		[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there, and overwrite each other's rules: " +
 			"kube-system/kube-proxy-edge-edge0, kube-system/kube-proxy-edge0",
-			"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"}},
+			"failure KubeProxy Pod kube-system/kube-proxy-edge0: on node edge0 it asks https://10.0.0.1:6443"}},
 	"no kube-proxy": {without("Pod kube-system/kube-proxy-edge-edge0"),
 		[]string{"failure KubeProxy Node edge0: no kube-proxy runs there"}},
 	"ipvs": {ipvs,
@@ -272,7 +272,7 @@ var placementDefects = map[string]defect{
 					Values:   []string{"edge0"}}}},
 			}}}}
 		},
-		[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"}},
+		[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: on node edge0 it waits for its turn beside another kube-proxy"}},
 	"one kube-proxy that asks wrappers everywhere": {
 		all(everywhere("51006"), without("Pod kube-system/kube-proxy-cloud0")),
 		[]string{
@@ -282,8 +282,8 @@ var placementDefects = map[string]defect{
 		all(onPort("51016"), everywhere("51016"), running("kube-proxy", "cloud0")),
 		[]string{
 			"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node",
-			"failure KubeProxy Pod kube-system/kube-proxy-cloud0: it asks http://localhost:51016 (--master) on node " +
-				"cloud0, where no wrapper serves"}},
+			"failure KubeProxy Pod kube-system/kube-proxy-cloud0: on node cloud0 it asks http://localhost:51016 (--master), " +
+				"where no wrapper serves"}},
 	"kube-proxies outside of Kubernetes": {withoutAll("kube-proxy", "kubeadm"),
 		[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy",
 			"unknown KubeProxy Node edge1"}},
@@ -410,9 +410,8 @@ var versionDefects = map[string]defect{
 	"wrappers of two versions": {
 		image("Pod kube-system/application-grid-wrapper-edge0", "registry.example.org/application-grid-wrapper:v0"),
 		[]string{
-			"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different versions " +
-				"of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node; " +
-				"registry.example.org/application-grid-wrapper:v1 on 1 node"}},
+			"warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: " +
+				`application-grid-wrapper-edge0 has "v0"; application-grid-wrapper, `}},
 	"programs of two versions": {
 		image("Deployment kube-system/application-grid-controller",
 			"registry.example.org/application-grid-controller:v2@sha256:0"),
@@ -426,11 +425,11 @@ var versionDefects = map[string]defect{
 			"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
 				`kube-proxy-edge has "v1.33.0"; kube-proxy has "v1.37.1"`}},
 	"a node newer than the API server": {kubelets("v1.38.0", "edge0"),
-		[]string{"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1"}},
+		[]string{"warning Versions Node edge0: its kubelet's version v1.38.0 is newer than the API server's v1.37.1"}},
 	"nodes that are too old": {kubelets("v1.33.9", "edge0", "edge1"),
 		[]string{
-			"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than the API " +
-				"server's v1.37.1"}},
+			"warning Versions Node edge0: its kubelet's version v1.33.9 is more than 3 minor versions older than the API " +
+				"server's v1.37.1", "warning Versions Node edge1: its kubelet's version v1.33.9"}},
 }
 
 // gridDefects are of the controller, the CRDs, the grids and Services.
@@ -537,11 +536,11 @@ var newDefects = map[string]defect{
 			m.Data["kubeconfig.conf"] = strings.Replace(m.Data["kubeconfig.conf"], "{server:",
 				"{certificate-authority: /ca.crt, server:", 1)
 		}),
-		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://localhost:51006 (--master) on " +
-			"node edge0, and the wrapper serves plain HTTP"}},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006 (--master), " +
+			"and the wrapper serves plain HTTP"}},
 	"an address without a scheme, and a kubeconfig on the node": {
 		ofKubeProxy("--master=localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"),
-		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not " +
+		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 the server that it asks is not " +
 			"known"}},
 	"an address with a scheme, and a kubeconfig on the node": {
 		ofKubeProxy("--master=http://localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"), nil},
@@ -569,21 +568,21 @@ var newDefects = map[string]defect{
 	"kube-proxy over TLS at a plain wrapper": {func(c *testCluster) {
 		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
 		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http:", "https:")
-	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://localhost:51006",
+	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006",
 		"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
 	"wrappers that share a name": {func(c *testCluster) {
 		for _, n := range []string{"edge0", "edge1"} {
 			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n)
 			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
 		}
-	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given the name"}},
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name"}},
 	"wrappers that share a name of their environment": {func(c *testCluster) {
 		for _, n := range []string{"edge0", "edge1"} {
 			of := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n).Spec.Containers[0]
 			of.Args = append(of.Args, "--hostname=$(NODE_NAME)")
 			of.Env = []corev1.EnvVar{{Name: "NODE_NAME", Value: "edge0"}}
 		}
-	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given"}},
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name"}},
 	"wrappers with the names of their nodes": {func(c *testCluster) {
 		of := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0]
 		of.Args = append(of.Args, "--hostname=$(NODE_NAME)")
@@ -611,8 +610,8 @@ var newDefects = map[string]defect{
 		get[*corev1.Node](c, "Node /edge1").Status.Conditions[0].Status = corev1.ConditionFalse
 		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1")
 		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
-	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given",
-		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: node edge1 is not ready"}},
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name",
+		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: on node edge1 its state is that of the node's last contact"}},
 	"a name of something else, which has no endpoints": {func(c *testCluster) {
 		get[*corev1.Service](c, "Service shop/echo-svc").Spec.Type = corev1.ServiceTypeExternalName
 		delete(get[*corev1.Node](c, "Node /edge1").Labels, "zone1")
@@ -631,7 +630,7 @@ var newDefects = map[string]defect{
 	"a wrapper that is not ready, on a node without the label": {func(c *testCluster) {
 		delete(get[*corev1.Node](c, "Node /edge1").Labels, v1.LabelEdgeNode)
 		get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1").Status.Conditions = nil
-	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1: it asks http://localhost:51006"}},
+	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1: on node edge1 it asks http://localhost:51006"}},
 	"a Service that prefers its own node": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: cache, namespace: shop, annotations: {topologyKeys: '["kubernetes.io/hostname","*"]'}}}`),
 		nil},
@@ -640,7 +639,7 @@ var newDefects = map[string]defect{
 // networkDefects are of what has the wrapper's port, or kube-proxy's place.
 var networkDefects = map[string]defect{
 	"another takes the port": {adding(grabber),
-		[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0",
+		[]string{"failure Port Pod shop/grabber-1: on node edge0 it takes port 51006, which the wrapper needs",
 			"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"}},
 	"Cilium at the API server": {adding(cilium),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
@@ -781,15 +780,15 @@ func nodeLocal(c *testCluster) {
 var credentialDefects = map[string]defect{
 	"a certificate of the API server that ends": {
 		func(c *testCluster) { c.server.CertificateEnd = now.AddDate(0, 0, 12) },
-		[]string{"warning Credentials API server: the serving certificate ends on 2026-12-03, in 12 days"}},
+		[]string{"warning Credentials API server: the serving certificate ends on 2026-12-03, in 12d"}},
 	"a token that ended": {credentialOf(`token: ` + token(now.Add(-time.Hour))),
 		[]string{
-			`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on ` +
+			`failure Credentials ConfigMap kube-system/own: the token in key kubeconfig.conf ended on ` +
 				"2026-11-21"}},
 	"a token that ends": {credentialOf(`token: ` + token(now.Add(5*time.Hour))),
 		[]string{
-			`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on ` +
-				"2026-11-21, in 5 hours"}},
+			`warning Credentials ConfigMap kube-system/own: the token in key kubeconfig.conf ends on ` +
+				"2026-11-21, in 5h"}},
 	"a token that lasts": {credentialOf(`token: ` + token(now.AddDate(1, 0, 0))), nil},
 	"a certificate that ended": {
 		func(c *testCluster) {

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -16,8 +18,6 @@ import (
 // Before checks whether application-grid can be installed on a cluster, and how.
 func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	c := readCluster(ctx, source)
-	distribution, _ := c.distribution()
-	c.readRights(ctx, rightsToInstall(distribution, c))
 	c.readEndpoints(ctx)
 	r := &Report{}
 	r.checkVersions(c)
@@ -31,7 +31,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkOthers(c)
 	r.checkLater(c)
 	r.checkImages(images)
-	r.checkRights(c)
+	r.checkRights(ctx, c)
 	r.Findings = append(r.Findings, c.unread...)
 	r.finish("Preflight")
 	if !r.Failed() && c.knows(kindNode, kindDaemonSet) {
@@ -59,19 +59,14 @@ func (r *Report) checkDistribution(c *Cluster) {
 			because), ""},
 		row{otherwise, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
 			"try it on one node; what is printed below follows from that distribution's documentation"})
-	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning,
-		Object{Kind: kindPolicy},
-		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
-			c.Server.Version),
-		"one command has to be repeated after each upgrade: docs/kubeadm.md, Before 1.36"})
-	counts := map[string]int{}
-	for _, n := range c.nodes {
-		counts[n.distribution]++
-	}
-	if len(counts) > 1 && counts[""] == 0 {
-		r.add(Warning, check, about, "the nodes are of different distributions",
-			"label only the nodes of the one that you install for")
-	}
+	r.all(check, "",
+		row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
+			fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
+				c.Server.Version),
+			"one command has to be repeated after each upgrade: docs/kubeadm.md, Before 1.36"},
+		row{slices.ContainsFunc(c.nodes, func(n *node) bool { return n.distribution != "" && n.distribution != name }),
+			Warning, about, "the nodes are of different distributions",
+			"label only the nodes of the one that you install for"})
 }
 
 // checkProxyThere checks kube-proxy: its mode, its version, and how it gets its server.
@@ -79,35 +74,29 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	const check = "KubeProxy"
 	name, _ := c.distribution()
 	sets, cilium := c.running(kubeProxyProgram), len(c.running(ciliumProgram)) > 0
-	static := map[string]*pod{} // by what owns them; pods of no set
+	for _, w := range sets {
+		r.proxyConfig(c, &w.part)
+		r.all(check, "", row{w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == setup.Kubeadm, Warning,
+			w.Object, "it has a required node affinity of its own, which the policy of manifests/kubeadm leaves as it is",
+			"add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it"})
+	}
+	static := map[string]bool{} // by image
 	for _, p := range c.pods {
-		if p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
-			len(sets) == 0 {
-			static[p.image] = p
+		if p.program == kubeProxyProgram && p.owner.Kind != kindDaemonSet && len(sets) == 0 && !static[p.image] {
+			static[p.image] = true
+			r.proxyConfig(c, &p.part)
 		}
 	}
 	switch {
-	case len(sets) > 0:
-		for _, w := range sets {
-			r.proxyConfig(c, w.about(), w.image, w.proxy)
-			if w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == setup.Kubeadm {
-				r.add(Warning, check, w.about(), "it has a required node affinity of its own, which the policy of "+
-					"manifests/kubeadm leaves as it is",
-					"add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it")
-			}
-		}
-	case len(static) > 0:
-		for _, p := range static {
-			r.proxyConfig(c, p.about(), p.image, p.proxy)
-		}
+	case len(sets)+len(static) > 0:
 	case ownProxy[name]:
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
 		for _, n := range c.nodes {
-			r.all(check, n.name, row{n.proxyDisabled && !cilium, Failure, n.about(),
+			r.all(check, n.Name, row{n.proxyDisabled && !cilium, Failure, n.Object,
 				"its agent runs with --disable-kube-proxy, and no pod runs kube-proxy",
 				"run kube-proxy: it is what asks the wrapper"})
-			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
-			r.mode(n.about(), mode)
+			mode, _ := flagOf(n.proxyArgs, "proxy-mode", "")
+			r.mode(n.Object, mode)
 		}
 	case cilium:
 		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium runs in kube-proxy's place")
@@ -120,9 +109,10 @@ func (r *Report) checkProxyThere(c *Cluster) {
 }
 
 // proxyConfig reports the configuration of a kube-proxy.
-func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
+func (r *Report) proxyConfig(c *Cluster, p *part) {
 	const check = "KubeProxy"
-	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(image)
+	about, config := p.Object, p.proxy
+	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(p.image)
 	if config.modeErr != nil {
 		mode = "unknown"
 	}
@@ -133,8 +123,8 @@ func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
 		row{config.serverErr != nil, Unknown, about, fmt.Sprintf("how it gets its server is not known: %v",
 			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
-		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and asks %s (%s)", tag, mode,
-			config.server, config.source), ""},
+		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and %s", tag, mode,
+			config.asks()), ""},
 		row{severity != OK, severity, about, "its version " + tag + " " + wrong, "give it the API server's version, " +
 			c.Server.Version})
 }
@@ -149,23 +139,21 @@ func (r *Report) mode(about Object, mode string) {
 // checkOthers looks for workloads that are installed already, or select the same nodes.
 func (r *Report) checkOthers(c *Cluster) {
 	const check = "OtherWorkloads"
-	if labelled := c.edges(); labelled > 0 {
-		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as "+
-			"soon as you apply", v1.LabelEdgeNode, enumerate.Count(labelled, "node")),
-			"remove the label first if you want to go node by node")
-	}
+	r.all(check, "", row{c.edges() > 0, Warning, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: "+
+		"pods start there as soon as you apply", v1.LabelEdgeNode, enumerate.Count(c.edges(), "node")),
+		"remove the label first if you want to go node by node"})
 	for _, w := range c.workloads {
-		shipped := w.namespace == system && (w.name == string(w.program) || w.name == "kube-proxy-edge")
+		shipped := w.Namespace == system && (w.Name == string(w.program) || w.Name == "kube-proxy-edge")
 		ours := w.program == wrapperProgram || w.program == daemonProgram || w.program == controllerProgram
 		r.first(check, "",
-			row{ours && shipped, Warning, w.about(), "it is there already, with the image " + w.image,
+			row{ours && shipped, Warning, w.Object, "it is there already, with the image " + w.image,
 				"applying changes it; kubectl grid check looks at an installation"},
-			row{ours && (w.avoidsEdge || w.kind == kindDeployment && w.desired == 0), OK, w.about(),
+			row{ours && (w.avoidsEdge || w.Kind == kindDeployment && w.desired == 0), OK, w.Object,
 				"it gives way to this project's", ""},
-			row{ours, Failure, w.about(), "another " + string(w.program) + " is installed: two on one node want the " +
+			row{ours, Failure, w.Object, "another " + string(w.program) + " is installed: two on one node want the " +
 				"same port, and two controllers the same grids", "follow docs/migrate.md: " +
 				"manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and the controller is stopped first"},
-			row{w.selectsEdge && !shipped, Warning, w.about(), "its pods go to the nodes with the label " +
+			row{w.selectsEdge && !shipped, Warning, w.Object, "its pods go to the nodes with the label " +
 				v1.LabelEdgeNode + ", too", "see that this is meant"})
 	}
 	r.well(check, c.knows(kindDaemonSet, kindNode), Object{Kind: kindDaemonSet},
@@ -184,64 +172,65 @@ func (r *Report) checkLater(c *Cluster) {
 
 // checkImages reports the question about images that the API server cannot answer.
 func (r *Report) checkImages(images setup.Images) {
-	r.add(Unknown, "Images", Object{Kind: kindNode},
-		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a "+
-			"node try",
-			images.Registry),
+	r.add(Unknown, "Images", Object{Kind: kindNode}, "whether the nodes can pull images from "+images.Registry+
+		" cannot be known from the API: no request makes a node try",
 		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on "+
-			"each node (docs/install.md, Images)",
-			images.Registry, wrapperProgram, images.Tag))
+			"each node (docs/install.md, Images)", images.Registry, wrapperProgram, images.Tag))
 }
 
 // rightsToInstall returns the rights that the commands of docs/install.md take.
-func rightsToInstall(distribution string, c *Cluster) []authorizationv1.ResourceAttributes {
-	server, known := minor(c.Server.Version)
-	since := func(minor int) bool { return !known || server >= minor }
-	const rbac, admission = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-	var rights []authorizationv1.ResourceAttributes
+func (c *Cluster) rightsToInstall() []authorizationv1.ResourceAttributes {
+	const rbac, admission = ".rbac.authorization.k8s.io", ".admissionregistration.k8s.io"
+	distribution, _ := c.distribution()
+	cluster := "customresourcedefinitions.apiextensions.k8s.io clusterroles" + rbac + " clusterrolebindings" + rbac
 	for _, of := range []struct {
-		needed           bool
-		group, namespace string
-		resources        []string
+		needed    bool
+		since     int
+		resources string
 	}{
-		{true, "apiextensions.k8s.io", "", []string{"customresourcedefinitions"}},
-		{true, rbac, "", []string{"clusterroles", "clusterrolebindings"}},
-		{true, rbac, system, []string{"roles", "rolebindings"}},
-		{true, "", system, []string{"serviceaccounts", "configmaps"}},
-		{true, "apps", system, []string{"daemonsets", "deployments"}},
-		{true, "policy", system, []string{"poddisruptionbudgets"}},
-		{true, "coordination.k8s.io", system, []string{"leases"}},
-		{since(setup.FlowControl), "flowcontrol.apiserver.k8s.io", "",
-			[]string{"flowschemas", "prioritylevelconfigurations"}},
-		{since(setup.ValidatingPolicy), admission, "",
-			[]string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"}},
-		{distribution == setup.Kubeadm && since(setup.MutatingPolicy), admission, "",
-			[]string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}},
+		{true, setup.FlowControl, "flowschemas.flowcontrol.apiserver.k8s.io " +
+			"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"},
+		{true, setup.ValidatingPolicy, "validatingadmissionpolicies" + admission +
+			" validatingadmissionpolicybindings" + admission},
+		{distribution == setup.Kubeadm, setup.MutatingPolicy, "mutatingadmissionpolicies" + admission +
+			" mutatingadmissionpolicybindings" + admission},
 	} {
-		for _, resource := range of.resources {
-			for _, verb := range []string{"create", "patch"} {
-				if of.needed {
-					rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.group,
-						Resource: resource, Namespace: of.namespace})
-				}
+		if server, known := minor(c.Server.Version); of.needed && (!known || server >= of.since) {
+			cluster += " " + of.resources
+		}
+	}
+	var rights []authorizationv1.ResourceAttributes
+	add := func(namespace, resources string, verbs ...string) {
+		for _, resource := range strings.Fields(resources) {
+			of := schema.ParseGroupResource(resource)
+			for _, verb := range verbs {
+				rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.Group,
+					Resource: of.Resource, Namespace: namespace})
 			}
 		}
 	}
-	// A user who may not escalate can only grant rights of his own.
-	return append(rights, authorizationv1.ResourceAttributes{Verb: "escalate", Group: rbac, Resource: "clusterroles"},
-		authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
+	add("", cluster, "create", "patch")
+	add(system, "roles"+rbac+" rolebindings"+rbac+" serviceaccounts configmaps daemonsets.apps deployments.apps "+
+		"poddisruptionbudgets.policy leases.coordination.k8s.io", "create", "patch")
+	add("", "clusterroles"+rbac, "escalate") // who may not escalate can only grant rights of his own
+	add("", "nodes", "patch")
+	return rights
 }
 
 // checkRights reports missing rights for the installation.
-func (r *Report) checkRights(c *Cluster) {
+func (r *Report) checkRights(ctx context.Context, c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}
-	for _, review := range c.rights {
-		right, allowed := review.Spec.ResourceAttributes, review.Status.Allowed
-		message := "you may not " + right.Verb + " " + right.Resource
-		if right.Group != "" {
-			message += "." + right.Group
+	for _, right := range c.rightsToInstall() {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &right,
+		}}
+		if err := c.API.Create(ctx, review); err != nil {
+			c.lost(about, err, "what you may do is not known")
+			return
 		}
+		message := fmt.Sprintf("you may not %s %s", right.Verb,
+			schema.GroupResource{Group: right.Group, Resource: right.Resource})
 		if right.Namespace != "" {
 			message += " in " + right.Namespace
 		}
@@ -249,9 +238,10 @@ func (r *Report) checkRights(c *Cluster) {
 			message += " (" + review.Status.Reason + ")"
 		}
 		r.first(check, "",
-			row{!allowed && right.Verb == "escalate", Warning, about, message + ": the roles can be created only if " +
-				"you have every right yourself that they give", "install as a cluster administrator"},
-			row{!allowed, Failure, about, message, "install as a cluster administrator, or have this right granted"})
+			row{!review.Status.Allowed && right.Verb == "escalate", Warning, about, message + ": the roles can be " +
+				"created only if you have every right yourself that they give", "install as a cluster administrator"},
+			row{!review.Status.Allowed, Failure, about, message,
+				"install as a cluster administrator, or have this right granted"})
 	}
-	r.well(check, len(c.rights) > 0, about, "you may do all that installing takes")
+	r.well(check, true, about, "you may do all that installing takes")
 }

@@ -80,7 +80,7 @@ func (r *Report) checkBypasses(c *Cluster) {
 	const check = gridview.CheckBypass
 	for _, w := range c.workloads {
 		if w.bypass != nil {
-			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes "+
+			r.add(Warning, check, w.Object, w.bypass.name+" reads endpoints itself and connects to pods: what comes "+
 				"through it reaches every site", w.bypass.advice)
 		}
 	}

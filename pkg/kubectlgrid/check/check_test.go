@@ -452,7 +452,7 @@ func TestUnreadConfiguration(t *testing.T) {
 	c.hidden = "ConfigMap kube-system/kube-proxy-edge"
 	expect(t, After(t.Context(), c.source()), []string{
 		"unknown Read ConfigMap kube-system/kube-proxy-edge: it could not be read, and which server a kube-proxy asks",
-		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not known",
+		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 the server that it asks is not known",
 		"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge1"})
 	if d := Diagnose(t.Context(), c.source(), WithServices); d.Complete() {
 		t.Errorf("nothing is unread: %+v", d.Findings)
@@ -620,11 +620,12 @@ func TestBefore(t *testing.T) {
 			[]string{"warning Distribution Node: its nodes do not show which distribution this cluster is"}},
 		"too old": {version("v1.20.15"),
 			[]string{"failure Versions API server: it is v1.20.15, and does not serve discovery.k8s.io/v1",
-				"warning Versions Node: the kubelet's version v1.20.15 is older than what is tested",
+				"warning Versions Node cloud0: its kubelet's version v1.20.15 is older than what is tested",
+				"warning Versions Node edge0", "warning Versions Node edge1",
 				"warning Distribution MutatingAdmissionPolicy: an API server of v1.20.15 has no such policies",
 				"warning KubeProxy DaemonSet kube-system/kube-proxy: its version v1.37.1 is newer than"}},
 		"an architecture without images": {altered("Node /edge0", "status: {nodeInfo: {architecture: riscv64}}"),
-			[]string{"warning Platform Node edge0: there are no images for the architecture riscv64"}},
+			[]string{"warning Platform Node edge0: there are no images for its architecture riscv64"}},
 		"no right": {func(c *testCluster) { c.denied = "daemonsets" },
 			[]string{"failure Rights SelfSubjectAccessReview: you may not create daemonsets.apps in kube-system",
 				"failure Rights SelfSubjectAccessReview: you may not patch daemonsets.apps in kube-system"}},

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -38,16 +38,18 @@ func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 	list.SetGroupVersionKind(ciliumConfigKind.GroupVersion().WithKind(ciliumConfigKind.Kind + "List"))
 	var err error
 	c.ciliumConfigs, err = pages.Keep(ctx, c.API, list, func(u *unstructured.Unstructured) (ciliumConfig, bool) {
-		urls, found, _ := unstructured.NestedString(u.Object, "spec", "defaults", apiServerURLs)
-		given, selects, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
-		selector := &metav1.LabelSelector{}
-		err := runtime.DefaultUnstructuredConverter.FromUnstructured(given, selector)
-		nodes, invalid := metav1.LabelSelectorAsSelector(selector)
-		return ciliumConfig{u.GetNamespace(), nodes, urls}, found && selects && err == nil && invalid == nil
+		var config struct {
+			Spec struct {
+				NodeSelector *metav1.LabelSelector `json:"nodeSelector"`
+				Defaults     map[string]string     `json:"defaults"`
+			} `json:"spec"`
+		}
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &config)
+		nodes, invalid := metav1.LabelSelectorAsSelector(config.Spec.NodeSelector) // nil selects none
+		urls, found := config.Spec.Defaults[apiServerURLs]
+		return ciliumConfig{u.GetNamespace(), nodes, urls}, found && err == nil && invalid == nil
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		c.lost(Object{Kind: ciliumConfigKind.Kind}, err, whomCiliumAsks)
-	}
+	c.lost(Object{Kind: ciliumConfigKind.Kind}, client.IgnoreNotFound(err), whomCiliumAsks)
 }
 
 // ciliumURLs returns the API servers that the CiliumNodeConfigs beside Cilium, or else its ConfigMap, give the agent of
@@ -57,7 +59,7 @@ func (c *Cluster) ciliumURLs(cilium *workload, of topology.Labels) (urls string)
 		urls = doc.data[apiServerURLs]
 	}
 	for _, config := range c.ciliumConfigs {
-		if config.namespace == cilium.namespace && config.nodes.Matches(labels.Set(of)) {
+		if config.namespace == cilium.Namespace && config.nodes.Matches(labels.Set(of)) {
 			urls = config.urls
 		}
 	}
@@ -66,7 +68,7 @@ func (c *Cluster) ciliumURLs(cilium *workload, of topology.Labels) (urls string)
 
 // ciliumDefaults names the ConfigMap with the settings of all agents.
 func ciliumDefaults(cilium *workload) Object {
-	return named(kindConfigMap, cilium.namespace, "cilium-config")
+	return named(kindConfigMap, cilium.Namespace, "cilium-config")
 }
 
 // ciliumAlone reports whether Cilium runs in the place of kube-proxy.
@@ -76,17 +78,17 @@ func (c *Cluster) ciliumAlone() bool {
 }
 
 // ciliumAsks returns whom the agent of Cilium on an edge node asks: the first row that holds.
-func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object, wrapper *pod) []row {
+func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object) []row {
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
 	servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
 		func(r rune) bool { return r == ',' || r == ' ' })
-	server := strings.Join(servers, ", ")
+	server, wrapper := strings.Join(servers, ", "), n.pod(wrapperProgram)
 	return []row{
 		{!n.isEdge(), Warning, about, "Cilium sends pods' connections to Services on itself, also beside a " +
 			"kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
 		{!c.knows(ciliumConfigKind.Kind) || server == "" && !c.knows(kindConfigMap), Unknown, about,
-			"whom its agent of Cilium asks could not be read", onNode(wrapper)},
+			"whom its agent of Cilium asks could not be read", wrapper.onNode()},
 		{len(servers) > 1, Failure, about, "its agent of Cilium has several API servers (" + server + "): it moves " +
 			"on past the wrapper, and may hear of no change from then on",
 			"name the wrapper alone in " + apiServerURLs},

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
@@ -21,7 +21,9 @@ import (
 
 // node is a reduced Node.
 type node struct {
-	name, edge        string
+	Object
+
+	edge              string
 	os, arch, kubelet string
 	// ready is set if its kubelet says so, and silent if it has said nothing for a while.
 	ready, silent            bool
@@ -32,17 +34,28 @@ type node struct {
 	// labelled is when someone last wrote the label of edge nodes, as far as managedFields show.
 	labelled time.Time
 	alone    *corev1.NodeCondition
+	// pods are those on it that are not ending.
+	pods []*pod
 }
 
-func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
+// podsOf returns the pods of a program on the node.
+func (n *node) podsOf(program Program) []*pod {
+	return slices.DeleteFunc(slices.Clone(n.pods), func(p *pod) bool { return p.program != program })
+}
+
+// pod returns the first pod of a program on the node; without any an empty one, which has the wrapper's default port.
+func (n *node) pod(program Program) *pod {
+	return append(n.podsOf(program), &pod{port: defaultPort})[0]
+}
 
 // isEdge reports whether the node is labelled as an edge node.
 func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
 func nodeOf(n *corev1.Node) *node {
 	info := n.Status.NodeInfo
-	reduced := &node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
-		kubelet: info.KubeletVersion, labels: gridview.LabelsOf(n), alone: v1.StartsAlone(n)}
+	reduced := &node{Object: Object{Kind: kindNode, Name: n.Name}, edge: n.Labels[v1.LabelEdgeNode],
+		os: info.OperatingSystem, arch: info.Architecture, kubelet: info.KubeletVersion,
+		labels: gridview.LabelsOf(n), alone: v1.StartsAlone(n)}
 	for _, entry := range n.ManagedFields {
 		if entry.Time != nil && entry.FieldsV1 != nil &&
 			strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+v1.LabelEdgeNode+`"`) {
@@ -94,18 +107,30 @@ func valuesOf(args []string, flag string) []string {
 
 // master returns the URL that kube-proxy inside of the node's agent is given. The agent gives it an authority, too.
 func (n *node) master() (server string, given bool) {
-	master, given := flagOf(n.proxyArgs, "master")
+	master, given := flagOf(n.proxyArgs, "master", "")
 	if given {
 		server, _ = serverOf(&clientcmdapi.Cluster{Server: master, CertificateAuthority: "the agent's"})
 	}
 	return cmp.Or(server, master), given
 }
 
-// pod is a reduced pod in the node's network.
+// part is a container that matters here, of a pod or of the pods of a workload.
+type part struct {
+	Object // the pod or the workload
+
+	program Program
+	image   string
+	// takesPort is set if it declares defaultPort.
+	takesPort bool
+	proxy     *proxyConfig // that of kube-proxy
+}
+
+// pod is a part of a pod in the node's network.
 type pod struct {
-	namespace, name, node string
-	program               Program
-	image, owner          string
+	part
+
+	node  string
+	owner Object
 	// ready is set if it is ready; why is why not, in words.
 	ready bool
 	why   string
@@ -114,43 +139,32 @@ type pod struct {
 	waitsFor string
 	// unreadySince is since when it is not ready.
 	started, created, unreadySince time.Time
-	// port is the wrapper's; takesPort is set if the pod declares defaultPort.
-	port      int32
-	takesPort bool
-	proxy     *proxyConfig
-	// tls is set if a wrapper serves HTTPS. hostname is the name of the node from its flag, as far as that is known.
+	// port is the wrapper's, and tls is set if that serves HTTPS. hostname is the name of the node from its flag, as
+	// far as that is known.
+	port     int32
 	tls      bool
 	hostname string
 	// upstream is the Service of kube-system that NodeLocal DNSCache asks.
 	upstream string
 }
 
-func (p *pod) about() Object { return named("Pod", p.namespace, p.name) }
-
-// workload is a reduced DaemonSet, Deployment or StatefulSet.
+// workload is a part of the pods of a DaemonSet, Deployment or StatefulSet.
 type workload struct {
-	kind, namespace, name string
-	program               Program
-	image                 string
-	desired, ready        int32
-	takesPort             bool
+	part
+
+	desired, ready int32
 	// selectsEdge is set if its pods run on edge nodes only, avoidsEdge if they do not run there, waitsForWrapper if
 	// they run there until the wrapper is ready. requiresNodes is set if it has a required node affinity.
 	selectsEdge, avoidsEdge, waitsForWrapper, requiresNodes bool
 	affinity                                                nodeaffinity.RequiredNodeAffinity
-	// onDelete is set if its pods are replaced only when they are deleted. hub is the wrapper's flag --hub, and
-	// selector the selector of its pods. bypass is the program in it that reads endpoints itself. problem is the
-	// problem of the first of its pods.
+	// onDelete is set if its pods are replaced only when they are deleted. hub is the wrapper's flag --hub. bypass is
+	// the program in it that reads endpoints itself. problem is the problem of the first pod of a controller.
 	onDelete bool
 	hub      bool
-	selector *metav1.LabelSelector
 	bypass   *bypass
 	problem  string
-	env      map[string]string // that of Cilium or Calico
-	proxy    *proxyConfig
+	env      map[string]string
 }
-
-func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 
 // placement sets the fields about where the pods of a workload run, as far as its node selector and its node affinity
 // use the labels of edge nodes.
@@ -158,54 +172,37 @@ func (w *workload) placement(spec *corev1.PodSpec) {
 	w.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec})
 	terms := requiredTerms(spec)
 	w.requiresNodes = len(terms) > 0
-	goesTo := func(edge, proxy string) bool {
-		labels := map[string]string{v1.LabelEdgeNode: edge, v1.LabelKubeProxy: proxy}
+	ours := func(key string) bool { return key == v1.LabelEdgeNode || key == v1.LabelKubeProxy }
+	goesTo := func(labels map[string]string) bool {
 		for key, value := range spec.NodeSelector {
-			if got, ours := labels[key]; ours && got != value {
+			if ours(key) && labels[key] != value {
 				return false
 			}
 		}
 		return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
 			return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
-				got, ours := labels[e.Key]
-				return ours && !meets(got, e)
+				return ours(e.Key) && !meets(labels, e)
 			})
 		})
 	}
-	moved, systemd := goesTo(v1.EdgeNodePods, v1.KubeProxyEdge), goesTo(v1.EdgeNodeSystemd, "")
-	w.selectsEdge = moved && !goesTo("", "")
-	w.avoidsEdge = !moved && !systemd
-	w.waitsForWrapper = w.avoidsEdge && goesTo(v1.EdgeNodePods, "")
+	moved := goesTo(map[string]string{v1.LabelEdgeNode: v1.EdgeNodePods, v1.LabelKubeProxy: v1.KubeProxyEdge})
+	w.selectsEdge = moved && !goesTo(nil)
+	w.avoidsEdge = !moved && !goesTo(map[string]string{v1.LabelEdgeNode: v1.EdgeNodeSystemd})
+	w.waitsForWrapper = w.avoidsEdge && goesTo(map[string]string{v1.LabelEdgeNode: v1.EdgeNodePods})
+}
+
+// meets reports whether a node with these labels meets a requirement.
+func meets(labels map[string]string, e corev1.NodeSelectorRequirement) bool {
+	selector := nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{e}}}})
+	met, err := selector.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+	return met || err != nil
 }
 
 // runsOn reports whether the pods of a DaemonSet may run on a node.
 func (w *workload) runsOn(n *node) bool {
-	runs, err := w.affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: n.labels}})
+	runs, err := w.affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.labels}})
 	return runs || err != nil
-}
-
-// meets reports whether a label with this value, empty for none, meets a requirement.
-func meets(value string, e corev1.NodeSelectorRequirement) bool {
-	switch e.Operator {
-	case corev1.NodeSelectorOpIn:
-		return slices.Contains(e.Values, value)
-	case corev1.NodeSelectorOpNotIn:
-		return !slices.Contains(e.Values, value)
-	case corev1.NodeSelectorOpExists:
-		return value != ""
-	case corev1.NodeSelectorOpDoesNotExist:
-		return value == ""
-	default:
-		return true
-	}
-}
-
-// definition is one of the grids' CRDs.
-type definition struct {
-	name        string
-	found       bool
-	version     int
-	established bool
 }
 
 // grid is a reduced grid: its problem and, for one of workloads, its key.
@@ -237,6 +234,8 @@ type Cluster struct {
 	documents map[Object]*document
 	// carries are the ConfigMaps and Secrets of the programs' pods and of kube-proxy.
 	carries map[Object]bool
+	// proxies are the configurations of kube-proxies by the revision of their DaemonSet.
+	proxies map[string]*proxyConfig
 
 	kubeadm  bool              // kubeadm-config is there
 	policy   bool              // kube-proxy-policy.yaml is, with its binding
@@ -253,9 +252,8 @@ type Cluster struct {
 	leads         bool   // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
 
-	definitions []definition
+	definitions map[string]*unstructured.Unstructured // the grids' CRDs by name, nil for those that do not exist
 	grids       []grid
-	rights      []*authorizationv1.SelfSubjectAccessReview
 
 	// unread are the findings about objects that could not be read, and missing are their kinds.
 	unread  []Finding
@@ -277,15 +275,11 @@ func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 	d := &gridview.Diagnosis{Findings: found, Nodes: make(map[string]topology.Labels, len(c.nodes)),
 		Wrapped: map[string]bool{}, Silent: map[string]bool{}, Unread: c.unread}
 	for _, n := range c.nodes {
-		if d.Nodes[n.name] = n.labels; n.silent {
-			d.Silent[n.name] = true
-		}
-	}
-	proxies := c.byNode(kubeProxyProgram)
-	for name := range c.byNode(wrapperProgram) {
-		d.Wrapped[name] = !slices.ContainsFunc(proxies[name], func(p *pod) bool {
-			return p.proxy.serverErr == nil && !c.leadsToWrappers(p.proxy.server)
-		})
+		d.Nodes[n.Name], d.Silent[n.Name] = n.labels, n.silent
+		d.Wrapped[n.Name] = n.pod(wrapperProgram).program != "" &&
+			!slices.ContainsFunc(n.podsOf(kubeProxyProgram), func(p *pod) bool {
+				return p.proxy.serverErr == nil && !c.leadsToWrappers(p.proxy.server)
+			})
 	}
 	return d
 }
@@ -300,32 +294,15 @@ func (c *Cluster) running(program Program) []*workload {
 	return found
 }
 
-// onEdge returns the DaemonSets of a program that run on an edge node; without edge nodes, on any node.
-func (c *Cluster) onEdge(program Program) []*workload {
-	edges := c.edges()
-	once := slices.CompactFunc(c.running(program), func(a, b *workload) bool { return a.about() == b.about() })
-	return slices.DeleteFunc(once, func(w *workload) bool {
-		return w.kind != kindDaemonSet || !slices.ContainsFunc(c.nodes, func(n *node) bool {
-			return (n.isEdge() || edges == 0) && w.runsOn(n)
-		})
-	})
-}
-
 // installed returns the workloads that run a program on edge nodes, or anywhere, without those of SuperEdge that this
 // project's replace (docs/migrate.md).
 func (c *Cluster) installed(program Program) []*workload {
 	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
-		return w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0 && w.namespace != system)
+		return w.avoidsEdge || (w.Kind == kindDeployment && w.desired == 0 && w.Namespace != system)
 	})
 }
 
-// byNode returns the pods of a program by node, without those that are ending.
-func (c *Cluster) byNode(program Program) map[string][]*pod {
-	found := map[string][]*pod{}
-	for _, p := range c.pods {
-		if p.program == program && !p.ending && p.node != "" {
-			found[p.node] = append(found[p.node], p)
-		}
-	}
-	return found
+// hasPod reports whether the cluster has a pod of a program that is not ending.
+func (c *Cluster) hasPod(program Program) bool {
+	return slices.ContainsFunc(c.pods, func(p *pod) bool { return p.program == program && !p.ending })
 }

@@ -1,6 +1,9 @@
 package check
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,18 +73,18 @@ func distributionOf(n *corev1.Node) (distribution, because string) {
 func (c *Cluster) distribution() (name, because string) {
 	counts, signs := map[string]int{}, map[string]string{}
 	for _, n := range c.nodes {
-		counts[n.distribution]++
-		if n.distribution != "" && signs[n.distribution] == "" {
-			signs[n.distribution] = "node " + n.name + " has " + n.because
+		of, sign := n.distribution, "node "+n.Name+" has "+n.because
+		if of == "" && c.kubeadm {
+			of, sign = setup.Kubeadm, "there is a ConfigMap kube-system/kubeadm-config"
+		}
+		if of != "" {
+			counts[of]++
+			signs[of] = cmp.Or(signs[of], sign)
 		}
 	}
-	if c.kubeadm && counts[""] > 0 {
-		counts[setup.Kubeadm] += counts[""]
-		signs[setup.Kubeadm] = "there is a ConfigMap kube-system/kubeadm-config"
-	}
-	for candidate, count := range counts {
-		if candidate != "" && (count > counts[name] || name == "" || (count == counts[name] && candidate < name)) {
-			name = candidate
+	for _, of := range slices.Sorted(maps.Keys(counts)) {
+		if counts[of] > counts[name] {
+			name = of
 		}
 	}
 	return name, signs[name]

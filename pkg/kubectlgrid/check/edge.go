@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -15,9 +17,9 @@ import (
 )
 
 // onNode returns the command for the node of a wrapper, for facts that the API server does not show.
-func onNode(wrapper *pod) string {
-	return "on the node: curl -sk " + wrapper.url() + "/metrics | grep application_grid_wrapper_watchers must print " +
-		"1 for services and endpointslices"
+func (p *pod) onNode() string {
+	return "on the node: curl -sk " + p.url() + "/metrics | grep application_grid_wrapper_watchers must print 1 for " +
+		"services and endpointslices"
 }
 
 // Commands that repair something.
@@ -27,52 +29,44 @@ const (
 	backPatch  = "kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-back.yaml"
 )
 
-// edgeCheck goes through the nodes.
-type edgeCheck struct {
-	*Report
-	*Cluster
-
-	wrappers, proxies, daemons map[string][]*pod
-	// anyProxy is set if the cluster runs kube-proxy as pods. names is set if the cluster uses the DNS hosts daemon,
-	// which is optional.
-	anyProxy, names bool
-}
-
 // checkEdgeNodes compares what each node has with what it should have.
 func (r *Report) checkEdgeNodes(c *Cluster) {
 	if !c.knows(kindNode, kindPod) {
 		return
 	}
-	e := &edgeCheck{Report: r, Cluster: c, wrappers: c.byNode(wrapperProgram), proxies: c.byNode(kubeProxyProgram),
-		daemons: c.byNode(daemonProgram)}
-	e.anyProxy = len(e.proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
-	e.names = len(e.daemons) > 0 || len(c.installed(daemonProgram)) > 0 || slices.ContainsFunc(c.grids,
-		func(g grid) bool { return g.about.Kind == "StatefulSetGrid" })
-	edges, pods := c.edges(), 0
+	// The DNS hosts daemon is optional.
+	daemon := c.hasPod(daemonProgram) || len(c.installed(daemonProgram)) > 0 ||
+		slices.ContainsFunc(c.grids, func(g grid) bool { return g.about.Kind == "StatefulSetGrid" })
+	daemons := 0
 	for _, n := range c.nodes {
-		if n.isEdge() {
-			if n.edge == v1.EdgeNodePods {
-				pods++
-			}
-			e.edgeNode(n)
-		} else {
-			e.otherNode(n)
-			e.checkNodeArgs(e.Cluster, n, e.wrappers[n.name])
+		if !n.isEdge() {
+			r.otherNode(c, n)
+			continue
+		}
+		r.checkWrapper(c, n)
+		if len(n.podsOf(kubeProxyProgram)) > 0 {
+			r.kubeProxies(c, n)
+		} else if !slices.ContainsFunc(c.running(ciliumProgram), func(w *workload) bool { return w.runsOn(n) }) {
+			r.noProxyPod(c, n)
+		}
+		if daemon && n.edge == v1.EdgeNodePods {
+			r.agent(c, "Daemon", n, daemonProgram)
+			daemons++
 		}
 	}
-	about, each := Object{Kind: kindNode}, "each of "+enumerate.Count(edges, "edge node")
+	about, edges := Object{Kind: kindNode}, c.edges()
 	if edges == 0 {
 		r.noEdgeNodes(c)
 		return
 	}
+	each := "each of " + enumerate.Count(edges, "edge node")
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, enumerate.Count(len(c.nodes), "node"))
 	r.well(gridview.CheckWrapper, true, about, "the wrapper is ready on %s", each)
-	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
-	r.well(gridview.CheckKubeProxy, proxied, about, "one kube-proxy is on %s, and asks the wrapper", each)
-	r.first("Daemon", "",
-		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
-		row{pods > 0 && r.clean("Daemon"), OK, about,
-			fmt.Sprintf("%s is ready on each of %s", daemonProgram, enumerate.Count(pods, "edge node")), ""})
+	r.well(gridview.CheckKubeProxy, c.hasPod(kubeProxyProgram) || len(c.running(ciliumProgram)) == 0, about,
+		"one kube-proxy is on %s, and asks the wrapper", each)
+	r.well("Daemon", !daemon, about, "there are no StatefulSetGrids, and no %s is needed", daemonProgram)
+	r.well("Daemon", daemons > 0, about, "%s is ready on each of %s", daemonProgram,
+		enumerate.Count(daemons, "edge node"))
 }
 
 // noEdgeNodes reports that no node is an edge node: a warning until a Service has to stay in its sites.
@@ -91,161 +85,130 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 		"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 }
 
-// edgeNode checks an edge node.
-func (e *edgeCheck) edgeNode(n *node) {
-	e.wrapper(n)
-	switch {
-	case len(e.proxies[n.name]) > 0:
-		e.kubeProxies(n)
-	case slices.ContainsFunc(e.running(ciliumProgram), func(w *workload) bool { return w.runsOn(n) }):
-		// checkCilium checks whom that asks
-	case n.edge != v1.EdgeNodeStatic && e.knows(kindDaemonSet) &&
-		(e.anyProxy || n.distribution != "" || n.proxyDisabled):
-		e.noProxyPod(n)
-	default:
-		onNode := onNode(firstOf(e.wrappers[n.name]))
-		e.first(gridview.CheckKubeProxy, n.name,
-			row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
-				"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode},
-			row{otherwise, Unknown, n.about(), "no pod of this cluster runs kube-proxy; whom one asks that is " +
-				"started outside of Kubernetes is not known here", onNode})
-	}
-	if n.edge == v1.EdgeNodePods && e.names {
-		e.agent("Daemon", n, daemonProgram, e.daemons[n.name])
-	}
-}
-
 // otherNode checks a node that is not an edge node.
-func (e *edgeCheck) otherNode(n *node) {
-	e.all("EdgeLabel", n.name, row{n.edge != "" && n.edge != "false", Warning, n.about(),
+func (r *Report) otherNode(c *Cluster, n *node) {
+	r.all("EdgeLabel", n.Name, row{n.edge != "" && n.edge != "false", Warning, n.Object,
 		fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
 		fmt.Sprintf("kubectl label node %s --overwrite %s=%s; %s where the wrapper is a unit of systemd, %s where the "+
-			"node starts wrapper and kube-proxy itself", n.name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
+			"node starts wrapper and kube-proxy itself", n.Name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
 			v1.EdgeNodeStatic)})
-	for _, p := range e.proxies[n.name] {
-		serves := len(e.wrappers[n.name]) > 0 && (firstOf(e.wrappers[n.name]).ready || !n.ready)
-		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy.server) && !serves, Failure,
-			p.about(), fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper serves: its rules stay as they are",
-				p.proxy.server, p.proxy.source, n.name),
-			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.name,
+	wrapper := n.pod(wrapperProgram)
+	serves := wrapper.ready || wrapper.program != "" && !n.ready
+	for _, p := range n.podsOf(kubeProxyProgram) {
+		r.all(gridview.CheckKubeProxy, n.Name, row{c.leadsToWrappers(p.proxy.server) && !serves, Failure, p.Object,
+			p.proxy.asks() + ", where no wrapper serves: its rules stay as they are",
+			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.Name,
 				v1.LabelEdgeNode, v1.EdgeNodePods)})
 	}
-	e.twoProxies(n)
+	r.twoProxies(n)
+	r.checkNodeArgs(c, n)
 }
 
-// wrapper checks that an edge node has one wrapper.
-func (e *edgeCheck) wrapper(n *node) {
-	pods := e.wrappers[n.name]
-	if n.edge == v1.EdgeNodePods || n.edge == v1.EdgeNodeStatic && len(pods) > 0 {
-		e.agent(gridview.CheckWrapper, n, wrapperProgram, pods)
+// checkWrapper checks that an edge node has one wrapper.
+func (r *Report) checkWrapper(c *Cluster, n *node) {
+	p := n.pod(wrapperProgram)
+	if n.edge == v1.EdgeNodePods || n.edge == v1.EdgeNodeStatic && p.program != "" {
+		r.agent(c, gridview.CheckWrapper, n, wrapperProgram)
 		return
 	}
-	p := firstOf(pods)
-	e.first(gridview.CheckWrapper, n.name,
-		row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(), "the node starts the wrapper itself, and the API server " +
-			"does not show it: neither whether it runs nor whether it is ready",
+	const unseen = ", which the API server does not show: neither whether it runs nor whether it is ready"
+	r.first(gridview.CheckWrapper, n.Name,
+		row{n.edge == v1.EdgeNodeStatic, Unknown, n.Object, "the node starts the wrapper itself" + unseen,
 			"on the node: curl localhost:51006/readyz"},
-		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a unit "+
-			"of systemd: both want port %d", n.name, p.port),
+		row{p.program != "", Failure, p.Object, fmt.Sprintf("it runs, and the node's label says that its wrapper is a "+
+			"unit of systemd: both want port %d", p.port),
 			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
-				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
-		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, which the API server does " +
-			"not show: neither whether it runs nor whether it is ready",
+				n.Name, v1.LabelEdgeNode, v1.EdgeNodePods)},
+		row{otherwise, Unknown, n.Object, "the wrapper is a unit of systemd there" + unseen,
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
 
 // agent checks that an edge node has one pod of a program.
-func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
-	p := firstOf(pods)
-	e.first(check, n.name,
-		e.noneOfSystem(n, program, pods),
-		row{len(pods) == 0, Failure, n.about(), fmt.Sprintf("no %s runs there", program),
+func (r *Report) agent(c *Cluster, check string, n *node, program Program) {
+	pods, p := n.podsOf(program), n.pod(program)
+	const expected = "if the site has no link this is expected; otherwise see why the node is not ready"
+	r.first(check, n.Name,
+		c.noneOfSystem(n, program),
+		row{len(pods) == 0, Failure, n.Object, fmt.Sprintf("no %s runs there", program),
 			fmt.Sprintf("kubectl -n kube-system describe daemonset %s; its pods of that node, if there are any: "+
-				"kubectl get pods -A -o wide --field-selector spec.nodeName=%s", program, n.name)},
-		row{len(pods) > 1, Failure, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
+				"kubectl get pods -A -o wide --field-selector spec.nodeName=%s", program, n.Name)},
+		row{len(pods) > 1, Failure, n.Object, fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},
-		row{p.hostname != "" && p.hostname != n.name, Failure, p.about(),
-			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that "+
-				"node's site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
-				"$(NODE_NAME)"},
-		row{n.silent, Unknown, p.about(), fmt.Sprintf("node %s is unreachable, so whether the pod runs is not known",
-			n.name), "if the site has no link this is expected; otherwise see why the node is not ready"},
-		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is that of the "+
-			"node's last contact", n.name),
-			"if the site has no link this is expected; otherwise see why the node is not ready"},
-		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)})
+		row{p.hostname != "" && p.hostname != n.Name, Failure, p.Object,
+			"it is given the name of another node, whose site Services reach from there: --hostname=" + p.hostname,
+			"take --hostname from its arguments, or set it to $(NODE_NAME)"},
+		row{n.silent, Unknown, p.Object, "its state is not known: the node is unreachable", expected},
+		row{!n.ready, Warning, p.Object, "its state is that of the node's last contact: the node is not ready",
+			expected},
+		row{!p.ready, Failure, p.Object, "it is not ready: " + p.why, p.remedy(p.why)})
 }
 
-// noneOfSystem is that a node has none of these pods, and that others than those of kube-system could not be read.
-func (c *Cluster) noneOfSystem(n *node, program Program, pods []*pod) row {
-	return row{len(pods) == 0 && !c.knows(podElsewhere), Unknown, n.about(), fmt.Sprintf("no %s of %s runs there, and "+
-		"pods of other namespaces could not be read", program, system), "ask again as somebody who may read them"}
+// noneOfSystem is that a node has no pod of a program, and that others than those of kube-system could not be read.
+func (c *Cluster) noneOfSystem(n *node, program Program) row {
+	return row{len(n.podsOf(program)) == 0 && !c.knows(podElsewhere), Unknown, n.Object, fmt.Sprintf("no %s of %s "+
+		"runs there, and pods of other namespaces could not be read", program, system),
+		"ask again as somebody who may read them"}
 }
 
 // checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy
 // to a wrapper that does not serve there.
-func (r *Report) checkNodeArgs(c *Cluster, n *node, wrappers []*pod) {
+func (r *Report) checkNodeArgs(c *Cluster, n *node) {
 	master, _ := n.master()
-	r.all(gridview.CheckKubeProxy, n.name, row{
-		c.leadsToWrappers(master) && !n.proxyDisabled && !firstOf(wrappers).ready,
-		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules "+
-			"stay as "+
-			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's "+
-			"config.yaml and restart %s", master, n.distribution)})
+	r.all(gridview.CheckKubeProxy, n.Name, row{
+		c.leadsToWrappers(master) && !n.proxyDisabled && !n.pod(wrapperProgram).ready, Failure, n.Object,
+		fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules stay as they are",
+			n.distribution, master),
+		fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's config.yaml and restart %s", master,
+			n.distribution)})
 }
 
-// remedy returns what to do about a pod that is not ready.
-func remedy(p *pod) string {
-	if strings.Contains(p.why, "ImagePull") || strings.Contains(p.why, "ErrImage") {
-		return "make the image " + p.image + " available to the node: push it to the registry, or import it on the " +
-			"node (docs/install.md, Images)"
+// remedy returns what to do about a pod, or those of a workload, that are not ready.
+func (p *part) remedy(why string) string {
+	if strings.Contains(why, "ImagePull") || strings.Contains(why, "ErrImage") {
+		return "push the image " + p.image + ", or import it on the node (docs/install.md, Images)"
 	}
-	return fmt.Sprintf("kubectl -n %s describe pod %s; kubectl -n %s logs %s", p.namespace, p.name, p.namespace, p.name)
+	return fmt.Sprintf("kubectl -n %[1]s describe %[2]s/%[3]s; kubectl -n %[1]s logs %[2]s/%[3]s", p.Namespace,
+		strings.ToLower(p.Kind), p.Name)
 }
 
 // kubeProxies checks the kube-proxies of an edge node, which should have one, and the servers that they ask.
-func (e *edgeCheck) kubeProxies(n *node) {
-	e.twoProxies(n)
-	wrapper := firstOf(e.wrappers[n.name])
-	for _, p := range e.proxies[n.name] {
+func (r *Report) kubeProxies(c *Cluster, n *node) {
+	r.twoProxies(n)
+	wrapper := n.pod(wrapperProgram)
+	for _, p := range n.podsOf(kubeProxyProgram) {
 		config := p.proxy
 		past := config.serverErr == nil && !leadsToWrapper(config.server, wrapper.port)
 		// kubeadm's own waits for the wrapper: see manifests/kubeadm.
-		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper &&
+		waits := past && n.edge == v1.EdgeNodePods && c.ownerOf(p).waitsForWrapper &&
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
-		e.first(gridview.CheckKubeProxy, n.name,
-			row{config.serverErr != nil, Unknown, p.about(),
-				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr),
-				onNode(wrapper)},
-			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
-				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
-				"repair the wrapper; kube-proxy then moves by itself"},
-			row{waits, Failure, p.about(), fmt.Sprintf("it asks %s on node %s, whose wrapper is ready: the controller "+
-				"has not moved kube-proxy, and Services reach every site from there", config.server, n.name),
+		r.first(gridview.CheckKubeProxy, n.Name,
+			row{config.serverErr != nil, Unknown, p.Object,
+				fmt.Sprintf("the server that it asks is not known: %v", config.serverErr), wrapper.onNode()},
+			row{waits && !wrapper.ready, Failure, p.Object, config.asks() + " until the node's wrapper is ready: " +
+				"Services reach every site from there", "repair the wrapper; kube-proxy then moves by itself"},
+			row{waits, Failure, p.Object, config.asks() + ", although the wrapper is ready: the controller has not " +
+				"moved kube-proxy, and Services reach every site from there",
 				fmt.Sprintf("kubectl label node %s %s=%s; kubectl -n kube-system logs deployment/%s says why the "+
-					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
-			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
-				"every site from there", config.server, config.source, n.name),
+					"controller does not", n.Name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
+			row{past, Failure, p.Object, config.asks() + ", past the wrapper: Services reach every site from there",
 				fmt.Sprintf("give it the server %s and restart it; docs/other-clusters.md says how", wrapper.url())},
-			row{wrapper.otherScheme(config.server) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
-				"(%s) on node %s%s: it never gets an answer, and its rules do not "+
-				"change", config.server, config.source, n.name,
-				wrapper.otherScheme(config.server)), "give its server the wrapper's scheme, or change " +
-				"the wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
-			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
-				"changed after it started on node " + n.name + ", and it reads the server only once",
-				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
-		e.all(gridview.CheckKubeProxy, n.name, row{!p.ready && n.ready, Failure, p.about(), fmt.Sprintf(
-			"it is not ready on node %s, whose rules are frozen%s: %s", n.name, since(p.unreadySince), p.why),
-			remedy(p)})
+			row{wrapper.otherScheme(config.server) != "", Failure, p.Object, config.asks() +
+				wrapper.otherScheme(config.server) + ": it never gets an answer, and its rules do not change",
+				"give its server the wrapper's scheme, or change the wrapper's --insecure, and restart it; " +
+					"docs/other-clusters.md says how"},
+			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.Object, "its configuration was " +
+				"changed after it started, and it reads the server only once",
+				fmt.Sprintf("kubectl -n %s delete pod %s", p.Namespace, p.Name)})
+		r.all(gridview.CheckKubeProxy, n.Name, row{!p.ready && n.ready, Failure, p.Object, fmt.Sprintf(
+			"it is not ready, and the node's rules are frozen%s: %s", since(p.unreadySince), p.why), p.remedy(p.why)})
 	}
 }
 
 // ownerOf returns the workload of a pod, or an empty one.
 func (c *Cluster) ownerOf(p *pod) *workload {
 	for _, w := range c.running(p.program) {
-		if w.namespace == p.namespace && p.owner == w.kind+" "+w.name {
+		if w.Object == p.owner {
 			return w
 		}
 	}
@@ -260,9 +223,9 @@ func since(t time.Time) string {
 	return " since " + t.UTC().Format(time.RFC3339)
 }
 
-func (e *edgeCheck) twoProxies(n *node) {
-	proxies := e.proxies[n.name]
-	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
+func (r *Report) twoProxies(n *node) {
+	proxies := n.podsOf(kubeProxyProgram)
+	r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
 		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
 			"then delete the pod of the one that stays: it writes only what changes, and would find out of the " +
@@ -270,52 +233,82 @@ func (e *edgeCheck) twoProxies(n *node) {
 }
 
 // noProxyPod checks an edge node without a pod of kube-proxy.
-func (e *edgeCheck) noProxyPod(n *node) {
-	wrapper := firstOf(e.wrappers[n.name])
+func (r *Report) noProxyPod(c *Cluster, n *node) {
+	wrapper, inProcess := n.pod(wrapperProgram), "its kube-proxy, a part of "+n.distribution+", "
 	master, given := n.master()
 	asks := "has no --master: it asks the API server"
 	if given {
 		asks = "asks " + master + ", past the wrapper"
 	}
 	frozen := n.labelled // the newest that is known of when the last kube-proxy went
-	for _, p := range e.pods {
-		if p.program == kubeProxyProgram && p.waitsFor == n.name && p.created.After(frozen) {
+	for _, p := range c.pods {
+		if p.program == kubeProxyProgram && p.waitsFor == n.Name && p.created.After(frozen) {
 			frozen = p.created
 		}
 	}
-	_, kubeconfig := flagOf(n.proxyArgs, "kubeconfig")
-	_, config := flagOf(n.proxyArgs, "config")
-	inFile := !given && (kubeconfig || config)
+	_, kubeconfig := flagOf(n.proxyArgs, "kubeconfig", "")
+	_, config := flagOf(n.proxyArgs, "config", "")
 	repair := "see why its DaemonSet has no pod there: kubectl -n kube-system get daemonsets -o wide"
-	if e.knows(kindDaemonSet) && len(e.installed(wrapperProgram)) == 0 {
+	if len(c.installed(wrapperProgram)) == 0 {
 		repair = unlabelAll
 	}
-	e.first(gridview.CheckKubeProxy, n.name,
-		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and kube-proxy has no " +
+	unknown := !n.proxyDisabled && n.distribution == "" && !c.hasPod(kubeProxyProgram) &&
+		len(c.running(kubeProxyProgram)) == 0
+	r.first(gridview.CheckKubeProxy, n.Name,
+		row{n.edge == v1.EdgeNodeStatic, Unknown, n.Object, "the node starts kube-proxy itself, and the API server " +
+			"does not show whom it asks", wrapper.onNode()},
+		row{unknown || !c.knows(kindDaemonSet), Unknown, n.Object, "no pod of this cluster runs kube-proxy; whom one " +
+			"asks that is started outside of Kubernetes is not known here", wrapper.onNode()},
+		row{n.proxyDisabled, Failure, n.Object, "its agent runs with --disable-kube-proxy, and kube-proxy has no " +
 			"pod there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
-		row{n.distribution == k0sMade, Unknown, n.about(),
-			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode(wrapper)},
-		e.noneOfSystem(n, kubeProxyProgram, nil),
-		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +
+		row{n.distribution == k0sMade, Unknown, n.Object,
+			"no pod of kube-proxy is there, and how k0s starts it is not known here", wrapper.onNode()},
+		c.noneOfSystem(n, kubeProxyProgram),
+		row{!ownProxy[n.distribution], Failure, n.Object, "no kube-proxy runs there: its rules are frozen" +
 			since(frozen) + ", or something else makes them", repair},
-		row{!n.tellsArgs || inFile, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process " +
-			"there, and only a file on the node says which server it asks", onNode(wrapper)},
-		row{!leadsToWrapper(master, wrapper.port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution +
-			", " + asks + ", and Services reach every site from there",
-			fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into the node's config.yaml and restart %s`, wrapper.url(),
-				n.distribution)},
-		row{wrapper.otherScheme(master) != "", Failure, n.about(), "its kube-proxy, a part of " + n.distribution +
-			", asks " + master + wrapper.otherScheme(master) + ": its rules stay as they are",
+		row{!n.tellsArgs || !given && (kubeconfig || config), Unknown, n.Object, "kube-proxy is part of " +
+			n.distribution + "'s own process there, and only a file on the node says which server it asks",
+			wrapper.onNode()},
+		row{!leadsToWrapper(master, wrapper.port), Failure, n.Object, inProcess + asks + ", and Services reach every " +
+			"site from there", fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into the node's config.yaml and restart %s`,
+			wrapper.url(), n.distribution)},
+		row{wrapper.otherScheme(master) != "", Failure, n.Object, inProcess + "asks " + master +
+			wrapper.otherScheme(master) + ": its rules stay as they are",
 			"give master= in the node's config.yaml the wrapper's scheme and restart " + n.distribution})
 }
 
 func podNames(pods []*pod) string {
 	names := make([]string, 0, len(pods))
 	for _, p := range pods {
-		names = append(names, p.namespace+"/"+p.name)
+		names = append(names, p.Namespace+"/"+p.Name)
 	}
 	slices.Sort(names)
 	return strings.Join(names, ", ")
+}
+
+// aloneOld is the greatest age of a report of a node's lite-apiserver, which reports every 10 minutes.
+const aloneOld = 30 * time.Minute
+
+// checkAlone checks which nodes would start their pods without kube-apiserver. It ignores nodes without lite-apiserver.
+func (r *Report) checkAlone(c *Cluster) {
+	const check = "StartsAlone"
+	with := 0
+	for _, n := range c.nodes {
+		if n.alone == nil {
+			continue
+		}
+		with++
+		said := c.Now.Sub(n.alone.LastHeartbeatTime.Time)
+		r.first(check, n.Name,
+			row{n.ready && said > aloneOld, Warning, n.Object, fmt.Sprintf("its lite-apiserver has said nothing for "+
+				"%s, so whether its pods would start without kube-apiserver is not known", said.Round(time.Minute)),
+				"on the node: systemctl status lite-apiserver; if it was removed: kubectl edit node " + n.Name +
+					" --subresource=status, and remove the condition " + v1.NodeStartsAlone},
+			row{n.alone.Status != corev1.ConditionTrue, Warning, n.Object, n.alone.Message,
+				"on the node: lite-apiserver explain"})
+	}
+	r.well(check, with > 0, Object{Kind: kindNode}, "each of %s with lite-apiserver would start its pods without "+
+		"kube-apiserver", enumerate.Count(with, "node"))
 }
 
 // checkSites reports nodes that are only partly in a site, and sites without CoreDNS.
@@ -352,27 +345,26 @@ func (r *Report) checkSites(c *Cluster) {
 // resolvers returns the Services that the nodes ask for names. Pods ask the one of CoreDNS, or NodeLocal DNSCache on
 // their node, which asks another one: its own address may be that of the first.
 func (c *Cluster) resolvers() []gridview.Resolver {
-	caches, byName := c.byNode(nodeLocalProgram), map[string]*gridview.Resolver{}
-	dns := kubeDNS
+	nodes, dns := map[string]map[string]bool{}, kubeDNS
 	if len(c.dns) > 0 && !slices.Contains(c.dns, kubeDNS) {
 		dns = slices.Min(c.dns)
 	}
 	for _, n := range c.nodes {
-		name := cmp.Or(firstOf(caches[n.name]).upstream, dns)
-		if byName[name] == nil {
-			byName[name] = &gridview.Resolver{Name: name, Nodes: map[string]bool{}}
+		name := cmp.Or(n.pod(nodeLocalProgram).upstream, dns)
+		if nodes[name] == nil {
+			nodes[name] = map[string]bool{}
 		}
-		byName[name].Nodes[n.name] = true
+		nodes[name][n.Name] = true
 	}
-	resolvers := make([]gridview.Resolver, 0, len(byName))
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		resolver := byName[name]
+	resolvers := make([]gridview.Resolver, 0, len(nodes))
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		resolver := gridview.Resolver{Name: name, Nodes: nodes[name]}
 		for _, s := range c.services {
 			if s.about == named(kindService, system, name) && s.err == nil {
 				resolver.Keys = s.keys
 			}
 		}
-		resolvers = append(resolvers, *resolver)
+		resolvers = append(resolvers, resolver)
 	}
 	return resolvers
 }

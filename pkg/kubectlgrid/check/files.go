@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -35,13 +35,8 @@ func (c *Cluster) document(ctx context.Context, about Object, consequence string
 	if about.Kind != kindConfigMap {
 		object = secret
 	}
-	key := client.ObjectKey{Namespace: about.Namespace, Name: about.Name}
-	if doc.err = c.API.Get(ctx, key, object); doc.err != nil {
-		if !apierrors.IsNotFound(doc.err) {
-			c.lost(about, doc.err, consequence)
-		}
-		return doc
-	}
+	doc.err = c.API.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, object)
+	c.lost(about, client.IgnoreNotFound(doc.err), consequence)
 	maps.Copy(doc.data, configMap.Data)
 	for name, data := range secret.Data {
 		doc.data[name] = string(data)
@@ -65,68 +60,65 @@ func changed(object metav1.Object) time.Time {
 func (c *Cluster) file(ctx context.Context, namespace string, pod *corev1.PodSpec, mounts []corev1.VolumeMount,
 	name string) (string, *document, error) {
 	for _, mount := range mounts {
-		if name != mount.MountPath && !strings.HasPrefix(name, strings.TrimSuffix(mount.MountPath, "/")+"/") {
+		i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
+		inside, in := strings.CutPrefix(name+"/", strings.TrimSuffix(mount.MountPath, "/")+"/")
+		if i < 0 || !in {
 			continue
 		}
-		for _, volume := range pod.Volumes {
-			if volume.Name != mount.Name {
+		for _, source := range sourcesOf(namespace, &pod.Volumes[i]) {
+			key, has := source.key(path.Join(mount.SubPath, inside))
+			if !has {
 				continue
 			}
-			inside := path.Join(mount.SubPath, strings.TrimPrefix(strings.TrimPrefix(name, mount.MountPath), "/"))
-			for _, source := range sourcesOf(&volume) {
-				key, mapped := source.keys[inside]
-				if !mapped && source.keys != nil {
-					continue
-				}
-				if !mapped {
-					key = inside
-				}
-				doc := c.document(ctx, named(source.kind, namespace, source.name),
-					"which server a kube-proxy asks is not known")
-				if doc.err != nil {
-					return "", doc, fmt.Errorf("%s: %w", doc.about, doc.err)
-				}
-				if text, ok := doc.data[key]; ok {
-					return text, doc, nil
-				}
+			doc := c.document(ctx, source.Object, "which server a kube-proxy asks is not known")
+			if doc.err != nil {
+				return "", doc, fmt.Errorf("%s: %w", doc.about, doc.err)
+			}
+			if text, ok := doc.data[key]; ok {
+				return text, doc, nil
 			}
 		}
 	}
 	return "", nil, errors.New("it is a file on the node, which the API server does not show")
 }
 
-// source is a ConfigMap or Secret in a volume; keys are its keys by the names of the files, nil if every key is a file.
+// source is a ConfigMap or Secret in a volume; items has the paths of its keys, nil if every key is a file.
 type source struct {
-	kind, name string
-	keys       map[string]string
+	Object
+
+	items []corev1.KeyToPath
 }
 
-func sourcesOf(volume *corev1.Volume) []source {
+// key returns the key of a file in the volume.
+func (s source) key(file string) (key string, has bool) {
+	for _, item := range s.items {
+		if item.Path == file {
+			return item.Key, true
+		}
+	}
+	return file, len(s.items) == 0
+}
+
+func sourcesOf(namespace string, volume *corev1.Volume) []source {
 	var sources []source
 	add := func(kind, name string, items []corev1.KeyToPath) {
-		s := source{kind: kind, name: name}
-		if len(items) > 0 {
-			s.keys = map[string]string{}
-			for _, item := range items {
-				s.keys[item.Path] = item.Key
-			}
+		sources = append(sources, source{named(kind, namespace, name), items})
+	}
+	if from := volume.ConfigMap; from != nil {
+		add(kindConfigMap, from.Name, from.Items)
+	}
+	if from := volume.Secret; from != nil {
+		add("Secret", from.SecretName, from.Items)
+	}
+	if volume.Projected == nil {
+		return sources
+	}
+	for _, projected := range volume.Projected.Sources {
+		if from := projected.ConfigMap; from != nil {
+			add(kindConfigMap, from.Name, from.Items)
 		}
-		sources = append(sources, s)
-	}
-	if volume.ConfigMap != nil {
-		add("ConfigMap", volume.ConfigMap.Name, volume.ConfigMap.Items)
-	}
-	if volume.Secret != nil {
-		add("Secret", volume.Secret.SecretName, volume.Secret.Items)
-	}
-	if volume.Projected != nil {
-		for _, projected := range volume.Projected.Sources {
-			if projected.ConfigMap != nil {
-				add("ConfigMap", projected.ConfigMap.Name, projected.ConfigMap.Items)
-			}
-			if projected.Secret != nil {
-				add("Secret", projected.Secret.Name, projected.Secret.Items)
-			}
+		if from := projected.Secret; from != nil {
+			add("Secret", from.Name, from.Items)
 		}
 	}
 	return sources

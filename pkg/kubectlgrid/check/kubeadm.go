@@ -2,9 +2,7 @@ package check
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -26,8 +24,8 @@ func (c *Cluster) kubeProxySets() kubeProxySets {
 	for _, w := range c.running(kubeProxyProgram) {
 		leads := c.leadsToWrappers(w.proxy.server)
 		switch {
-		case w.kind != kindDaemonSet:
-		case w.namespace != system:
+		case w.Kind != kindDaemonSet:
+		case w.Namespace != system:
 			sets.edgeadm = sets.edgeadm || leads
 		case w.selectsEdge:
 			sets.edge = w
@@ -51,18 +49,18 @@ func (r *Report) checkKubeadm(c *Cluster) {
 	for _, p := range c.pods {
 		// A pod of kube-proxy-edge waits where kubeadm's is about to end.
 		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.node == "" && p.waitsFor != "" &&
-			!c.ownerOf(p).selectsEdge, Warning, p.about(), "it waits for its turn on node " + p.waitsFor +
-			", which has another kube-proxy, and would take its place there", awayPatch})
+			!c.ownerOf(p).selectsEdge, Warning, p.Object,
+			"it waits for its turn beside another kube-proxy, whose place it would take", awayPatch})
 	}
 	for _, w := range sets.kubeadms {
 		r.first(check, "",
-			row{!w.avoidsEdge, Failure, w.about(), "its node affinity does not keep it off edge nodes", awayPatch +
+			row{!w.avoidsEdge, Failure, w.Object, "its node affinity does not keep it off edge nodes", awayPatch +
 				"; to a node affinity of its own add the terms of manifests/kubeadm/kube-proxy-policy.yaml"},
-			row{!w.waitsForWrapper, Warning, w.about(), "it leaves a node as soon as that is labelled, before the " +
+			row{!w.waitsForWrapper, Warning, w.Object, "it leaves a node as soon as that is labelled, before the " +
 				"wrapper there is ready: until then the node's rules are frozen", awayPatch})
 	}
 	if sets.edge == nil && sets.everywhere != nil {
-		r.add(Warning, check, sets.everywhere.about(), "it asks the wrapper on every node, which the next upgrade by "+
+		r.add(Warning, check, sets.everywhere.Object, "it asks the wrapper on every node, which the next upgrade by "+
 			"kubeadm undoes, as it writes this DaemonSet again",
 			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/kubeadm.md)")
 		return
@@ -82,7 +80,7 @@ func (r *Report) checkKubeadm(c *Cluster) {
 	r.all(check, "", row{sets.edge == nil, Failure, named(kindDaemonSet, system, "kube-proxy-edge"),
 		"edge nodes have no kube-proxy of their own", "apply manifests/kubeadm (docs/kubeadm.md)"})
 	if r.clean(check) {
-		r.ok(check, sets.edge.about(), "edge nodes have it once their wrapper is ready, and no other kube-proxy")
+		r.ok(check, sets.edge.Object, "edge nodes have it once their wrapper is ready, and no other kube-proxy")
 	}
 }
 
@@ -110,7 +108,7 @@ func (r *Report) checkRemoval(c *Cluster) {
 		return
 	}
 	inPods := slices.ContainsFunc(c.nodes, func(n *node) bool { return n.edge == v1.EdgeNodePods })
-	without := len(c.installed(wrapperProgram)) == 0 && len(c.byNode(wrapperProgram)) == 0
+	without := len(c.installed(wrapperProgram)) == 0 && !c.hasPod(wrapperProgram)
 	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on "+
 		"%s, and no wrapper is installed: what was installed is removed, and the rules of these nodes are frozen",
 		v1.LabelEdgeNode, enumerate.Count(c.edges(), "node")), unlabelAll + ", or install it again"})
@@ -118,7 +116,7 @@ func (r *Report) checkRemoval(c *Cluster) {
 		return
 	}
 	for _, w := range c.kubeProxySets().kubeadms {
-		r.all(check, "", row{w.avoidsEdge || w.onDelete && c.policy, Warning, w.about(), "it still has the node " +
+		r.all(check, "", row{w.avoidsEdge || w.onDelete && c.policy, Warning, w.Object, "it still has the node " +
 			"affinity or the update strategy of an installation, and nothing is installed", backPatch})
 	}
 	r.all(check, "", row{c.policy && c.knows(kindPolicy), Warning, Object{Kind: kindPolicy, Name: policyName},
@@ -134,7 +132,8 @@ func (r *Report) checkHub(c *Cluster) {
 	}
 	hubs := c.running(hubProgram)
 	ready := slices.ContainsFunc(hubs, func(hub *workload) bool { return hub.ready > 0 })
-	about := append(hubs, &workload{kind: kindDeployment, namespace: system, name: string(hubProgram)})[0].about()
+	about := append(hubs, &workload{part: part{
+		Object: named(kindDeployment, system, string(hubProgram))}})[0].Object
 	const alone = "a wrapper that restarts serves nothing new"
 	wrappers := c.installed(wrapperProgram)
 	asks := slices.ContainsFunc(wrappers, func(w *workload) bool { return w.hub })
@@ -154,65 +153,4 @@ func (r *Report) checkHub(c *Cluster) {
 		row{len(hubs) > 0 && !asks && len(wrappers) > 0, Warning, about, "the hub is installed, and no wrapper asks it",
 			"give the wrapper's DaemonSet --hub, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
-}
-
-func onNodes(image string, nodes []string) string {
-	return image + " on " + enumerate.Count(len(nodes), "node")
-}
-
-func has(tag string, names []string) string {
-	return fmt.Sprintf("%s has %q", strings.Join(names, ", "), tag)
-}
-
-// checkSkew reports programs whose versions differ from each other.
-func (r *Report) checkSkew(c *Cluster) {
-	const check = "ProgramVersions"
-	for _, program := range []Program{wrapperProgram, daemonProgram} {
-		images, on := map[string][]string{}, c.byNode(program)
-		for _, n := range c.nodes {
-			if n.isEdge() { // others may have SuperEdge's
-				for _, p := range on[n.name] {
-					images[p.image] = append(images[p.image], n.name)
-				}
-			}
-		}
-		about := Object{Kind: kindPod}
-		if sets := c.installed(program); len(sets) == 1 {
-			about = sets[0].about()
-		}
-		r.all(check, "", row{c.knows(kindPod) && len(images) > 1, Warning, about,
-			fmt.Sprintf("nodes run different versions of %s: %s", program, byTag(images, onNodes)),
-			"wait until the roll-out ends: kubectl -n kube-system rollout status daemonset " + string(program) +
-				"; pods on nodes without a link are replaced when they are back"})
-	}
-	tags := map[string][]string{}
-	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram, hubProgram} {
-		for _, w := range c.installed(program) {
-			tags[tagOf(w.image)] = append(tags[tagOf(w.image)], w.name)
-		}
-	}
-	sets := Object{Kind: kindDaemonSet, Namespace: system}
-	r.all(check, "", row{len(tags) > 1, Warning, sets, "the programs are of different versions: " +
-		byTag(tags, has), "give all of them the same tag in your kustomization, and apply it"})
-	tags = map[string][]string{}
-	for _, w := range c.running(kubeProxyProgram) {
-		tag := tagOf(w.image)
-		tags[tag] = append(tags[tag], w.name)
-		severity, wrong := c.skew(tag)
-		r.all(check, "", row{severity == Warning, Warning, w.about(), "kube-proxy's version " + tag + " " + wrong,
-			"give it the tag of the API server's version, " + c.Server.Version})
-	}
-	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
-		byTag(tags, has), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +
-		"upgrade (kubeProxy.image, if you have set it)"})
-	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment), sets, "no versions differ")
-}
-
-// byTag returns the names with each tag, in the form of a part of a sentence.
-func byTag(names map[string][]string, say func(tag string, names []string) string) string {
-	parts := make([]string, 0, len(names))
-	for _, tag := range slices.Sorted(maps.Keys(names)) {
-		parts = append(parts, say(tag, names[tag]))
-	}
-	return strings.Join(parts, "; ")
 }

@@ -30,6 +30,9 @@ type proxyConfig struct {
 	modeErr error
 }
 
+// asks says which server it asks.
+func (p *proxyConfig) asks() string { return fmt.Sprintf("it asks %s (%s)", p.server, p.source) }
+
 // proxyConfigOf reads the configuration of a kube-proxy by its own rules: --master overrides a kubeconfig, and a
 // configuration file overrides every other flag.
 func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
@@ -43,10 +46,10 @@ func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *core
 		}
 		return text, doc, err
 	}
-	master, _ := flagOf(words, "master")
-	kubeconfig, _ := flagOf(words, "kubeconfig")
-	config.mode, _ = flagOf(words, "proxy-mode")
-	if file, given := flagOf(words, "config"); given {
+	master, _ := flagOf(words, "master", "")
+	kubeconfig, _ := flagOf(words, "kubeconfig", "")
+	config.mode, _ = flagOf(words, "proxy-mode", "")
+	if file, given := flagOf(words, "config", ""); given {
 		var parsed struct {
 			Mode             string `json:"mode"`
 			ClientConnection struct {
@@ -138,10 +141,6 @@ func leadsToWrapper(server string, port int32) bool {
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
 }
 
-// firstOf returns the first of a node's pods of one program; without any an empty one, which has the wrapper's default
-// port.
-func firstOf(pods []*pod) *pod { return append(slices.Clone(pods), &pod{port: defaultPort})[0] }
-
 // url returns the URL of a wrapper for programs on its node.
 func (p *pod) url() string {
 	scheme := "http"
@@ -162,7 +161,7 @@ func (c *Cluster) leadsToWrappers(server string) bool {
 // the same, or if no wrapper can be seen.
 func (p *pod) otherScheme(server string) string {
 	switch {
-	case p.name == "" || strings.HasPrefix(server, "https:") == p.tls:
+	case p.Name == "" || strings.HasPrefix(server, "https:") == p.tls:
 		return ""
 	case p.tls:
 		return ", and the wrapper serves HTTPS (--insecure=false)"

@@ -29,9 +29,9 @@ func TestMemory(t *testing.T) {
 				"--master=http://localhost:51006"},
 		}}},
 	}
-	c := &Cluster{documents: map[Object]*document{}, carries: map[Object]bool{}}
+	c := &Cluster{documents: map[Object]*document{}, carries: map[Object]bool{},
+		proxies: map[string]*proxyConfig{}}
 	before := liveheap.Size()
-	configs := map[string]*proxyConfig{}
 	for i := range nodes {
 		node.Name = fmt.Sprintf("node-%d", i)
 		data, err := node.Marshal() // as it comes from an API server
@@ -53,15 +53,14 @@ func TestMemory(t *testing.T) {
 			if err := p.Unmarshal(data); err != nil {
 				t.Fatal(err)
 			}
-			c.pods = append(c.pods, c.podOf(t.Context(), &p, containersOf(&p.Spec)[0], configs))
+			c.pods = append(c.pods, c.podOf(t.Context(), &p, containersOf(&p.Spec)[0]))
 		}
 	}
 	per := (liveheap.Size() - before) / nodes
 	t.Logf("%d bytes for a node with three pods, of %d", per, 4*len(large))
 	if len(c.pods) != 3*nodes || len(c.nodes) != nodes || per > limit {
 		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(c.nodes), len(c.pods),
-			per,
-			limit)
+			per, limit)
 	}
 	runtime.KeepAlive(c)
 }

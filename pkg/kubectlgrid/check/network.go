@@ -2,7 +2,6 @@ package check
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,38 +13,41 @@ import (
 // nodes, anywhere. If they do not ask the wrapper, Services reach every site.
 func (r *Report) checkReplacements(c *Cluster) {
 	const check = gridview.CheckReplacement
-	found, edges, wrappers := false, c.edges(), c.byNode(wrapperProgram)
-	for _, program := range dataPlanes {
-		for _, w := range c.onEdge(program) {
-			found = true
-			if edges == 0 {
-				r.first(check, "", c.replaces(w, &node{}, w.about(), firstOf(nil))...)
+	found, edges := map[Program]bool{}, c.edges()
+	// One may have several containers with the same image.
+	for _, w := range slices.CompactFunc(slices.Clone(c.workloads), func(a, b *workload) bool {
+		return a.Object == b.Object && a.program == b.program
+	}) {
+		for _, n := range c.nodes {
+			if w.Kind != kindDaemonSet || !slices.Contains(dataPlanes, w.program) || !w.runsOn(n) ||
+				edges > 0 && !n.isEdge() {
 				continue
 			}
-			for _, n := range c.nodes {
-				if n.isEdge() && w.runsOn(n) {
-					r.first(check, n.name, c.replaces(w, n, n.about(), firstOf(wrappers[n.name]))...)
-				}
+			if edges > 0 {
+				r.first(check, n.Name, c.replaces(w, n, n.Object)...)
+			} else if !found[w.program] {
+				r.first(check, "", c.replaces(w, &node{}, w.Object)...)
 			}
+			found[w.program] = true
 		}
 	}
 	about, each := Object{Kind: kindDaemonSet}, " on each of "+enumerate.Count(edges, "edge node")
 	r.first(check, "",
 		row{!c.knows(kindDaemonSet, kindNode), Unknown, about,
 			"whether a program takes kube-proxy's place could not be read", "ask again as somebody who may read them"},
-		row{!found, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""},
-		row{r.clean(check) && len(c.onEdge(ciliumProgram)) > 0, OK, about, "Cilium asks the wrapper" + each, ""},
+		row{len(found) == 0, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""},
+		row{r.clean(check) && found[ciliumProgram], OK, about, "Cilium asks the wrapper" + each, ""},
 		row{r.clean(check), OK, about, "Calico leaves Services to kube-proxy", ""})
 }
 
 // replaces returns what a data plane does to the Services on an edge node: the first row that holds.
-func (c *Cluster) replaces(w *workload, n *node, about Object, wrapper *pod) []row {
+func (c *Cluster) replaces(w *workload, n *node, about Object) []row {
 	switch w.program {
 	case ciliumProgram:
-		return c.ciliumAsks(w, n, about, wrapper)
+		return c.ciliumAsks(w, n, about)
 	case calicoProgram:
 		enabled, where := w.env["FELIX_BPFENABLED"], "FELIX_BPFENABLED" // overrides the objects
-		for _, name := range []string{"node." + n.name, "default"} {
+		for _, name := range []string{"node." + n.Name, "default"} {
 			if value, set := c.felixBPF[name]; set && enabled == "" {
 				enabled, where = value, "FelixConfiguration "+name+", bpfEnabled"
 			}
@@ -68,7 +70,7 @@ func (c *Cluster) replaces(w *workload, n *node, about Object, wrapper *pod) []r
 func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
-		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, and keeps answers for "+
+		r.add(Warning, check, cache.Object, "NodeLocal DNSCache answers the pods of its node, and keeps answers for "+
 			"up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from its Corefile "+
 			"(docs/coredns.md); otherwise nothing")
 	}
@@ -78,20 +80,19 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 // checkPort looks for other programs that use the wrapper's port.
 func (r *Report) checkPort(c *Cluster) {
 	const check = gridview.CheckPort
-	wrappers, needed := c.byNode(wrapperProgram), map[string]bool{} // by node
+	needed := false // somewhere
 	for _, n := range c.nodes {
-		needed[n.name] = n.isEdge() && firstOf(wrappers[n.name]).port == defaultPort
+		needs := n.isEdge() && n.pod(wrapperProgram).port == defaultPort
+		needed = needed || needs
+		for _, p := range n.pods {
+			r.all(check, n.Name, row{p.takesPort && p.program != wrapperProgram && needs, Failure, p.Object,
+				fmt.Sprintf("it takes port %d, which the wrapper needs", defaultPort),
+				"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
+					"kube-proxy's server)"})
+		}
 	}
-	for _, p := range c.pods {
-		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && needed[p.node], Failure,
-			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort,
-				p.node),
-			"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
-				"kube-proxy's server)"})
-	}
-	anywhere := c.edges() == 0 || slices.Contains(slices.Collect(maps.Values(needed)), true)
 	for _, w := range c.workloads {
-		r.all(check, "", row{w.takesPort && w.program != wrapperProgram && anywhere, Warning, w.about(),
+		r.all(check, "", row{w.takesPort && w.program != wrapperProgram && (needed || c.edges() == 0), Warning, w.Object,
 			fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
 			"give it another port, or keep it off edge nodes"})
 	}

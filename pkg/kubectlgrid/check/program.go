@@ -122,7 +122,7 @@ func envOf(c *corev1.Container) map[string]string {
 // hostnameOf returns the name that a wrapper on a node takes for its node's, by the flag --hostname; "" if the flag is
 // not given, or not known.
 func hostnameOf(c *corev1.Container, node string) string {
-	name, _ := flagOf(commandLine(c), "hostname")
+	name, _ := flagOf(commandLine(c), "hostname", "")
 	for _, variable := range c.Env {
 		value, from := variable.Value, variable.ValueFrom
 		if from != nil && from.FieldRef != nil && from.FieldRef.FieldPath == "spec.nodeName" {
@@ -138,16 +138,17 @@ func hostnameOf(c *corev1.Container, node string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// flagOf returns the last value of a flag, as the programs parse it: --name=value or --name value.
-func flagOf(words []string, name string) (value string, given bool) {
+// flagOf returns the last value of a flag, as the programs parse it: --name=value or --name value. A boolean flag has
+// the value alone without one, and takes no next word.
+func flagOf(words []string, name, alone string) (value string, given bool) {
 	for i, word := range words {
 		flag, rest, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
-		if flag != name || !strings.HasPrefix(word, "-") {
-			continue
-		}
 		switch {
+		case flag != name || !strings.HasPrefix(word, "-"):
 		case hasValue:
 			value, given = strings.Trim(rest, `"'`), true
+		case alone != "":
+			value, given = alone, true
 		case i+1 < len(words):
 			value, given = words[i+1], true
 		}
@@ -155,17 +156,11 @@ func flagOf(words []string, name string) (value string, given bool) {
 	return value, given
 }
 
-// boolFlag returns the last value of a boolean flag, as the programs parse it: --name or --name=value, and never
-// --name value.
+// boolFlag returns the value of a boolean flag.
 func boolFlag(words []string, name string, otherwise bool) bool {
-	for _, word := range words {
-		flag, text, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
-		if flag != name || !strings.HasPrefix(word, "-") {
-			continue
-		}
-		if value, err := strconv.ParseBool(strings.Trim(text, `"'`)); err == nil || !hasValue {
-			otherwise = value || !hasValue
-		}
+	text, _ := flagOf(words, name, "true")
+	if value, err := strconv.ParseBool(text); err == nil {
+		return value
 	}
 	return otherwise
 }

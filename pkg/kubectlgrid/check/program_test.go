@@ -44,7 +44,7 @@ func TestFlagOf(t *testing.T) {
 		"--master=a": "a", "--master a": "a", "-master=a": "a", `--master="a"`: "a", "--master=a --master=b": "b",
 		"--masters=a": "", "master=a": "", "--master": "",
 	} {
-		if got, given := flagOf(strings.Fields(line), "master"); got != want || given != (want != "") {
+		if got, given := flagOf(strings.Fields(line), "master", ""); got != want || given != (want != "") {
 			t.Errorf("%s: got %q, %v", line, got, given)
 		}
 	}

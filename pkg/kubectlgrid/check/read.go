@@ -108,7 +108,8 @@ type Source struct {
 // readCluster reads the data that both Before and After need.
 func readCluster(ctx context.Context, source Source) *Cluster {
 	c := &Cluster{Source: source, documents: map[Object]*document{}, carries: map[Object]bool{},
-		missing: map[string]bool{}, felixBPF: map[string]string{}, ofGrids: map[Object]metav1.Object{}}
+		proxies: map[string]*proxyConfig{}, missing: map[string]bool{}, felixBPF: map[string]string{},
+		ofGrids: map[Object]metav1.Object{}, definitions: map[string]*unstructured.Unstructured{}}
 	c.readCiliumConfigs(ctx)
 	c.readNodes(ctx)
 	c.readPods(ctx)
@@ -120,10 +121,12 @@ func readCluster(ctx context.Context, source Source) *Cluster {
 	return c
 }
 
-// lost notes that an object or a kind could not be read.
+// lost notes that an object or a kind could not be read, if there is an error.
 func (c *Cluster) lost(about Object, err error, consequence string) {
-	c.missing[about.Kind] = true
-	c.unread = append(c.unread, Unread(about, err, consequence))
+	if err != nil {
+		c.missing[about.Kind] = true
+		c.unread = append(c.unread, Unread(about, err, consequence))
+	}
 }
 
 // Unread returns the finding that something could not be read.
@@ -140,14 +143,12 @@ func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name
 	found *unstructured.Unstructured, known bool) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind)
-	switch err := c.API.Get(ctx, client.ObjectKey{Name: name}, object); {
-	case err == nil:
-		return object, true
-	case !apierrors.IsNotFound(err):
-		c.lost(Object{Kind: kind.Kind, Name: name}, err, consequence)
-		return nil, false
+	err := c.API.Get(ctx, client.ObjectKey{Name: name}, object)
+	c.lost(Object{Kind: kind.Kind, Name: name}, client.IgnoreNotFound(err), consequence)
+	if err != nil {
+		return nil, apierrors.IsNotFound(err)
 	}
-	return nil, true
+	return object, true
 }
 
 func (c *Cluster) readNodes(ctx context.Context) {
@@ -155,21 +156,18 @@ func (c *Cluster) readNodes(ctx context.Context) {
 	c.nodes, err = pages.Keep(ctx, c.API, &corev1.NodeList{}, func(n *corev1.Node) (*node, bool) {
 		return nodeOf(n), true
 	})
-	if err != nil {
-		c.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
-	}
+	c.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
 }
 
 // readPods reads the pods in the nodes' network: all of ours, every kube-proxy, and others that can use a port of a
 // node.
 func (c *Cluster) readPods(ctx context.Context) {
-	configs := map[string]*proxyConfig{}
 	read := func(options ...client.ListOption) error {
 		c.pods = nil
 		return pages.Each(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) {
 			if p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 				for _, container := range containersOf(&p.Spec) {
-					c.pods = append(c.pods, c.podOf(ctx, p, container, configs))
+					c.pods = append(c.pods, c.podOf(ctx, p, container))
 				}
 			}
 		}, options...)
@@ -178,23 +176,61 @@ func (c *Cluster) readPods(ctx context.Context) {
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
 		err = read()
 	}
-	switch {
-	case err == nil:
-	case apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil:
+	if apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil {
 		c.missing[podElsewhere] = true
 		c.unread = append(c.unread, Unread(Object{Kind: kindPod}, err,
 			"only those in "+system+" were looked at; who else takes a port of a node is not known"))
-	default:
+	} else {
 		c.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
+	}
+	byNode := map[string][]*pod{}
+	for _, p := range c.pods {
+		if !p.ending {
+			byNode[p.node] = append(byNode[p.node], p)
+		}
+	}
+	for _, n := range c.nodes {
+		n.pods = byNode[n.Name]
 	}
 }
 
+// partOf reduces a container of a pod or of a workload's pods. Those of one revision of a DaemonSet are configured
+// alike.
+func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec, of container, revision string) part {
+	p := part{Object: about, program: of.program, image: of.Image, takesPort: of.takesPort}
+	switch p.program {
+	case kubeProxyProgram:
+		if p.proxy = c.proxies[revision]; p.proxy == nil {
+			p.proxy = c.proxyConfigOf(ctx, about.Namespace, spec, of.Container)
+		}
+		if revision != "" {
+			c.proxies[revision] = p.proxy
+		}
+	case wrapperProgram, daemonProgram, controllerProgram:
+	default:
+		return p
+	}
+	for i := range spec.Volumes {
+		for _, source := range sourcesOf(about.Namespace, &spec.Volumes[i]) {
+			c.carries[source.Object] = true
+		}
+	}
+	return p
+}
+
 // podOf reduces a pod to what matters for one of its containers.
-func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, configs map[string]*proxyConfig) *pod {
+func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container) *pod {
+	owner, revision := Object{}, ""
+	if by := metav1.GetControllerOf(p); by != nil {
+		owner = named(by.Kind, p.Namespace, by.Name)
+	}
+	if hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]; hash != "" {
+		revision = owner.String() + " " + hash
+	}
 	reduced := &pod{
-		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: of.program, takesPort: of.takesPort,
-		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
-		image: of.Image,
+		part: c.partOf(ctx, named(kindPod, p.Namespace, p.Name), &p.Spec, of, revision), owner: owner,
+		node: p.Spec.NodeName, ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time,
+		ready: gridview.IsReady(p),
 	}
 	if !reduced.ready {
 		reduced.why, reduced.unreadySince = gridview.PodProblem(p), p.CreationTimestamp.Time
@@ -204,9 +240,6 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, config
 			}
 		}
 	}
-	if owner := metav1.GetControllerOf(p); owner != nil {
-		reduced.owner = owner.Kind + " " + owner.Name
-	}
 	for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if status.Name == of.Name && status.State.Running != nil {
 			reduced.started = status.State.Running.StartedAt.Time
@@ -215,47 +248,21 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container, config
 	if p.Spec.NodeName == "" {
 		reduced.waitsFor = meantFor(&p.Spec)
 	}
+	words := commandLine(of.Container)
 	switch of.program {
 	case wrapperProgram:
-		words := commandLine(of.Container)
 		reduced.port = defaultPort
-		if address, given := flagOf(words, "bind-address"); given {
+		if address, given := flagOf(words, "bind-address", ""); given {
 			reduced.port = portOf(address)
 		}
 		reduced.tls = !boolFlag(words, "insecure", true)
 		reduced.hostname = hostnameOf(of.Container, p.Spec.NodeName)
-		c.carry(p.Namespace, &p.Spec)
-	case kubeProxyProgram:
-		// Pods of one revision of a DaemonSet are configured alike.
-		revision := ""
-		if hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]; hash != "" {
-			revision = p.Namespace + "/" + reduced.owner + "/" + hash
-		}
-		reduced.proxy = configs[revision]
-		if reduced.proxy == nil {
-			reduced.proxy = c.proxyConfigOf(ctx, p.Namespace, &p.Spec, of.Container)
-			if revision != "" {
-				configs[revision] = reduced.proxy
-			}
-		}
-		c.carry(p.Namespace, &p.Spec)
-	case daemonProgram:
-		c.carry(p.Namespace, &p.Spec)
 	case nodeLocalProgram:
-		upstream, _ := flagOf(commandLine(of.Container), "upstreamsvc")
+		upstream, _ := flagOf(words, "upstreamsvc", "")
 		reduced.upstream = cmp.Or(upstream, kubeDNS) // as it does
 	default:
 	}
 	return reduced
-}
-
-// carry notes the ConfigMaps and Secrets of a pod.
-func (c *Cluster) carry(namespace string, spec *corev1.PodSpec) {
-	for i := range spec.Volumes {
-		for _, source := range sourcesOf(&spec.Volumes[i]) {
-			c.carries[named(source.kind, namespace, source.name)] = true
-		}
-	}
 }
 
 // meantFor returns the node for which a DaemonSet made a pod.
@@ -282,14 +289,15 @@ func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 
 func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.ObjectList) {
 	err := pages.Each(ctx, c.API, list, func(item client.Object) {
-		w := workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
+		about, w := named(kind, item.GetNamespace(), item.GetName()), workload{}
 		var template *corev1.PodTemplateSpec
+		var selector *metav1.LabelSelector
 		switch o := item.(type) {
 		case *appsv1.DaemonSet:
 			template, w.desired, w.ready = &o.Spec.Template, o.Status.DesiredNumberScheduled, o.Status.NumberReady
 			w.onDelete = o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 		case *appsv1.Deployment:
-			template, w.selector = &o.Spec.Template, o.Spec.Selector
+			template, selector = &o.Spec.Template, o.Spec.Selector
 			w.desired, w.ready = ptr.Deref(o.Spec.Replicas, 1), o.Status.AvailableReplicas
 		case *appsv1.StatefulSet:
 			template = &o.Spec.Template
@@ -297,50 +305,39 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 			return
 		}
 		w.placement(&template.Spec)
-		w.bypass = bypassOf(w.name, &template.Spec)
+		w.bypass = bypassOf(about.Name, &template.Spec)
 		containers := containersOf(&template.Spec)
 		if len(containers) == 0 && (w.selectsEdge || w.bypass != nil) {
 			containers = []container{{Container: &corev1.Container{}}}
 		}
 		for _, of := range containers {
-			c.workloads = append(c.workloads, c.workloadOf(ctx, w, of, &template.Spec))
+			one := w
+			one.part = c.partOf(ctx, about, &template.Spec, of, "")
+			one.env, one.hub = envOf(of.Container), boolFlag(commandLine(of.Container), "hub", false)
+			if one.program == controllerProgram && w.ready < w.desired {
+				one.problem = c.problem(ctx, about.Namespace, selector)
+			}
+			c.workloads = append(c.workloads, &one)
 		}
 	})
-	if err != nil {
-		c.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
-			"programs, are not known")
-	}
+	c.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
+		"programs, are not known")
 }
 
-// workloadOf completes a workload with what matters for one of its containers.
-func (c *Cluster) workloadOf(ctx context.Context, w workload, of container, spec *corev1.PodSpec) *workload {
-	w.program, w.takesPort, w.image = of.program, of.takesPort, of.Image
-	switch w.program {
-	case kubeProxyProgram:
-		w.proxy = c.proxyConfigOf(ctx, w.namespace, spec, of.Container)
-	case calicoProgram, ciliumProgram:
-		w.env = envOf(of.Container)
-	case wrapperProgram:
-		w.hub = boolFlag(commandLine(of.Container), "hub", false)
-	case controllerProgram:
-		c.carry(w.namespace, spec)
-		if w.ready < w.desired {
-			w.problem = c.problem(ctx, &w)
-		}
-	default:
-	}
-	return &w
-}
-
-// problem returns the problem of a workload's first pod that is not ready; "" if it is not known.
-func (c *Cluster) problem(ctx context.Context, w *workload) string {
-	selector, err := metav1.LabelSelectorAsSelector(w.selector)
+// problem returns the problem of a workload's first pod that is not ready, as the end of a sentence; "" if it is not
+// known.
+func (c *Cluster) problem(ctx context.Context, namespace string, of *metav1.LabelSelector) string {
+	selector, err := metav1.LabelSelectorAsSelector(of)
 	list := &corev1.PodList{}
-	if err != nil || c.API.List(ctx, list, client.InNamespace(w.namespace),
+	if err != nil || c.API.List(ctx, list, client.InNamespace(namespace),
 		client.MatchingLabelsSelector{Selector: selector}, client.Limit(pages.Size)) != nil {
 		return "" // missing pods are reported nevertheless
 	}
-	return gridview.FirstPodProblem(list.Items, "", "")
+	problem := gridview.FirstPodProblem(list.Items, "", "")
+	if problem != "" {
+		problem = ": " + problem
+	}
+	return problem
 }
 
 // readServices reads the Services that have topologyKeys, and the pods of CoreDNS.
@@ -363,10 +360,7 @@ func (c *Cluster) readServices(ctx context.Context) {
 		}
 		return s, s.annotation != "" && o.Spec.Type != corev1.ServiceTypeExternalName // which has no endpoints
 	})
-	if err != nil {
-		c.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
-		return
-	}
+	c.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
 	resolvers, err := pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (string, bool) {
 		return p.Spec.NodeName, known.Silent[p.Spec.NodeName] || p.DeletionTimestamp == nil && gridview.IsReady(p)
 	}, client.InNamespace(system), client.MatchingLabels{labelApp: kubeDNS})
@@ -395,10 +389,8 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 			tally.Add(s)
 		}
 	})
-	if err != nil {
-		c.reachKnown = false
-		c.lost(Object{Kind: "EndpointSlice"}, err, "whether each site reaches the Services is not known")
-	}
+	c.reachKnown = err == nil
+	c.lost(Object{Kind: "EndpointSlice"}, err, "whether each site reaches the Services is not known")
 }
 
 // readSurroundings reads the few objects that show how the cluster was made.
@@ -416,9 +408,8 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 				c.felixBPF[felix.GetName()] = strconv.FormatBool(enabled)
 			}
 		})
-		if err != nil && !apierrors.IsNotFound(err) {
-			c.lost(Object{Kind: kindFelix}, err, "whether Calico takes kube-proxy's place is not known")
-		}
+		c.lost(Object{Kind: kindFelix}, client.IgnoreNotFound(err),
+			"whether Calico takes kube-proxy's place is not known")
 	}
 	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"
 	policy, _ := c.object(ctx, policyKind, policyName, consequence)
@@ -441,28 +432,21 @@ func (c *Cluster) readLease(ctx context.Context) {
 	}
 	about, lease := named(kindLease, system, string(controllerProgram)), &coordinationv1.Lease{}
 	err := c.API.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, lease)
-	if client.IgnoreNotFound(err) != nil {
-		c.lost(about, err, "whether a controller outside of the cluster works on the grids is not known")
-	}
+	c.lost(about, client.IgnoreNotFound(err),
+		"whether a controller outside of the cluster works on the grids is not known")
 	c.leads = err == nil && c.Now.Sub(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time) < leaseOver
 }
 
 func (c *Cluster) readGrids(ctx context.Context) {
 	for _, kind := range v1.Kinds {
-		d := definition{name: kind.Plural + "." + v1.GroupName}
-		crd, known := c.object(ctx, crdKind, d.name, "its version is not known, nor the state of such grids")
-		if !known {
+		name := kind.Plural + "." + v1.GroupName
+		crd, known := c.object(ctx, crdKind, name, "its version is not known, nor the state of such grids")
+		if known {
+			c.definitions[name] = crd
+		} else {
 			c.missing[kind.Kind] = true
-			continue
 		}
-		if d.found = crd != nil; d.found {
-			// A value that is not a number is not ours, like a missing one.
-			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
-			status, _ := conditionOf(crd, "Established")
-			d.established = status == "True"
-		}
-		c.definitions = append(c.definitions, d)
-		if !d.found {
+		if crd == nil {
 			continue
 		}
 		found, err := pages.Keep(ctx, c.API, kind.NewList(), func(object v1.Object) (grid, bool) {
@@ -473,9 +457,7 @@ func (c *Cluster) readGrids(ctx context.Context) {
 			return g, true
 		})
 		c.grids = append(c.grids, found...)
-		if err != nil {
-			c.lost(Object{Kind: kind.Kind}, err, "their state is not known")
-		}
+		c.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 	}
 }
 
@@ -511,26 +493,4 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 		return gridview.CompareService(of, c.ofGrids[named(kindService, of.Namespace, of.Name+v1.ServiceSuffix)])
 	}
 	return strings.Join(trouble, "; ")
-}
-
-// readCredentials reads the ConfigMaps and Secrets of the programs' pods.
-func (c *Cluster) readCredentials(ctx context.Context) {
-	c.carries[named(kindConfigMap, system, "kube-root-ca.crt")] = true
-	for about := range c.carries {
-		c.document(ctx, about, "when the credentials in it end is not known")
-	}
-}
-
-// readRights asks which of the wanted rights the user has.
-func (c *Cluster) readRights(ctx context.Context, wanted []authorizationv1.ResourceAttributes) {
-	for _, right := range wanted {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &right,
-		}}
-		if err := c.API.Create(ctx, review); err != nil {
-			c.lost(Object{Kind: "SelfSubjectAccessReview"}, err, "what you may do is not known")
-			return
-		}
-		c.rights = append(c.rights, review)
-	}
 }

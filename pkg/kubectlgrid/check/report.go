@@ -2,10 +2,12 @@ package check
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
@@ -57,7 +59,8 @@ type row struct {
 // otherwise is the condition of a last row for first, which is used if no other row holds.
 const otherwise = true
 
-// first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one.
+// first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one; the
+// message about something on it names it.
 func (r *Report) first(check, node string, rows ...row) {
 	if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
 		r.record(check, node, rows[i])
@@ -74,6 +77,9 @@ func (r *Report) all(check, node string, rows ...row) {
 }
 
 func (r *Report) record(check, node string, found row) {
+	if node != "" && found.about.Kind != kindNode {
+		found.message = "on node " + node + " " + found.message
+	}
 	r.Findings = append(r.Findings, Finding{Severity: found.severity, Check: check, Object: found.about,
 		Message: found.message, Action: found.action, Node: node})
 }
@@ -111,4 +117,34 @@ func (r *Report) finish(kind string) *Report {
 
 func named(kind, namespace, name string) Object {
 	return Object{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// Print writes the findings for people: those that are not like many others, or, in the format wide, all.
+func (r *Report) Print(out io.Writer, format output.Format) {
+	if format == output.Wide {
+		for _, f := range r.Findings {
+			output.Finding(out, f)
+		}
+	} else {
+		output.Findings(out, r.Findings)
+	}
+	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", enumerate.Count(r.Summary[Failure], "failure"),
+		enumerate.Count(r.Summary[Warning], "warning"), r.Summary[Unknown], r.Summary[OK])
+}
+
+// PrintInstall writes how to install, for people.
+func (r *Report) PrintInstall(out io.Writer) {
+	install := r.Install
+	if install == nil {
+		return
+	}
+	fmt.Fprintf(out, "\nInstall it here with this (docs/install.md; -o values prints values of the chart):\n\n%s",
+		install.Kustomization)
+	if install.Kubeconfig != "" {
+		fmt.Fprintf(out, "\n# edge/kubeconfig.conf\n%s", install.Kubeconfig)
+	}
+	fmt.Fprintln(out)
+	for _, note := range install.Notes {
+		fmt.Fprintln(out, "- "+note)
+	}
 }

@@ -2,7 +2,9 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
@@ -49,15 +51,10 @@ func (r *Report) checkVersions(c *Cluster) {
 	if !c.knows(kindNode) || !known {
 		return
 	}
-	for version, nodes := range c.nodesBy(func(n *node) string {
-		if n.os == "windows" {
-			return ""
-		}
-		return n.kubelet
-	}) {
-		severity, wrong := c.skew(version)
-		r.all(check, "", row{severity != OK, severity, aboutNodes(nodes), "the kubelet's version " + version + " " +
-			wrong, "upgrade " + namesOf(nodes)})
+	for _, n := range c.nodes {
+		severity, wrong := c.skew(n.kubelet)
+		r.all(check, n.Name, row{severity != OK && n.kubelet != "" && n.os != "windows", severity, n.Object,
+			"its kubelet's version " + n.kubelet + " " + wrong, "upgrade it"})
 	}
 }
 
@@ -78,49 +75,59 @@ func (c *Cluster) skew(version string) (severity Severity, wrong string) {
 	return OK, ""
 }
 
-// nodesBy groups the nodes by the result of a function. It leaves out nodes with an empty result.
-func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
-	groups := map[string][]*node{}
-	for _, n := range c.nodes {
-		if name := say(n); name != "" {
-			groups[name] = append(groups[name], n)
+// checkSkew reports programs whose versions differ from each other.
+func (r *Report) checkSkew(c *Cluster) {
+	const check = "ProgramVersions"
+	sets := Object{Kind: kindDaemonSet, Namespace: system}
+	ours, proxies := map[string][]string{}, map[string][]string{} // what has each tag
+	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram, hubProgram} {
+		for _, w := range c.installed(program) {
+			ours[tagOf(w.image)] = append(ours[tagOf(w.image)], w.Name)
 		}
 	}
-	return groups
+	for _, n := range c.nodes {
+		for _, p := range n.pods {
+			// Other nodes may have SuperEdge's.
+			if tag := tagOf(p.image); n.isEdge() && (p.program == wrapperProgram || p.program == daemonProgram) &&
+				!slices.Contains(ours[tag], string(p.program)) {
+				ours[tag] = append(ours[tag], p.Name)
+			}
+		}
+	}
+	for _, w := range c.running(kubeProxyProgram) {
+		tag := tagOf(w.image)
+		proxies[tag] = append(proxies[tag], w.Name)
+		severity, wrong := c.skew(tag)
+		r.all(check, "", row{severity == Warning, Warning, w.Object, "kube-proxy's version " + tag + " " + wrong,
+			"give it the tag of the API server's version, " + c.Server.Version})
+	}
+	r.all(check, "",
+		row{len(ours) > 1, Warning, sets, "the programs are of different versions: " + byTag(ours), "wait until the " +
+			"roll-out ends, on nodes without a link when they are back; or give all of them the same tag in your " +
+			"kustomization, and apply it"},
+		row{len(proxies) > 1, Warning, sets, "the kube-proxies are of different versions: " + byTag(proxies), "give " +
+			"kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm upgrade (kubeProxy.image, " +
+			"if you have set it)"})
+	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment), sets, "no versions differ")
+}
+
+// byTag names the first that have each tag.
+func byTag(names map[string][]string) string {
+	parts := make([]string, 0, len(names))
+	for _, tag := range slices.Sorted(maps.Keys(names)) {
+		parts = append(parts, fmt.Sprintf("%s has %q", enumerate.First(names[tag], 5), tag))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // checkPlatforms reports nodes with a platform without images.
 func (r *Report) checkPlatforms(c *Cluster) {
 	const check = "Platform"
-	for arch, nodes := range c.nodesBy(func(n *node) string {
-		if n.os != "linux" || slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch) {
-			return ""
-		}
-		return n.arch
-	}) {
-		r.add(Warning, check, aboutNodes(nodes), "there are no images for the architecture "+arch,
-			"do not make edge nodes of "+namesOf(nodes)+", or build images with PLATFORMS=linux_"+arch)
+	for _, n := range c.nodes {
+		r.all(check, n.Name, row{n.os == "linux" && !slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch), Warning,
+			n.Object, "there are no images for its architecture " + n.arch,
+			"do not make it an edge node, or build images with PLATFORMS=linux_" + n.arch})
 	}
 	r.well(check, c.knows(kindNode), Object{Kind: kindNode}, "there are images for the architectures of %s",
 		enumerate.Count(len(c.nodes), "node"))
-}
-
-// namedNodes is how many nodes a sentence names; it counts the others.
-const namedNodes = 3
-
-// namesOf names the first nodes, and counts the others.
-func namesOf(nodes []*node) string {
-	names := make([]string, 0, len(nodes))
-	for _, n := range nodes {
-		names = append(names, n.name)
-	}
-	return enumerate.First(names, namedNodes)
-}
-
-// aboutNodes returns the object of a single node, or of nodes in general.
-func aboutNodes(nodes []*node) Object {
-	if len(nodes) == 1 {
-		return nodes[0].about()
-	}
-	return Object{Kind: kindNode}
 }

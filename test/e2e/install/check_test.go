@@ -320,9 +320,7 @@ var defects = []struct {
 			`{"spec":{"updateStrategy":{"$patch":"replace","type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"100%"}},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v1"}]}}}}`)
 		f.kubectl("-n", "kube-system", "delete", "pod", "-l", "app=application-grid-wrapper",
 			"--field-selector=spec.nodeName=edge1")
-		// Of the nodes, and of the DaemonSets.
-		return []string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper",
-			"warning ProgramVersions DaemonSet"}
+		return []string{"warning ProgramVersions DaemonSet"}
 	}, 0, ""},
 	{"a token that ends soon", func(f *fixture) []string {
 		token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper",

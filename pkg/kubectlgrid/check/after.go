@@ -30,8 +30,7 @@ func After(ctx context.Context, source Source) *Report {
 		for _, n := range c.nodes {
 			r.checkNodeArgs(c, n)
 		}
-		r.Findings = append(r.Findings, c.unread...)
-		return r.finish("Check")
+		return r.finish("Check", c.unread)
 	}
 	r.checkSetting(c)
 	r.checkDefinitions(c)
@@ -41,8 +40,7 @@ func After(ctx context.Context, source Source) *Report {
 	r.checkCredentials(ctx, c)
 	r.checkNodeLocal(c)
 	r.checkAlone(c)
-	r.Findings = append(r.Findings, c.unread...)
-	return r.finish("Check")
+	return r.finish("Check", c.unread)
 }
 
 // nothing reports whether the cluster has no part of an installation that would run.
@@ -89,7 +87,7 @@ func Diagnose(ctx context.Context, source Source, services Services) *gridview.D
 	c.readLease(ctx)
 	found := &Report{}
 	found.checkSetting(c)
-	return c.diagnosis(found.finish("").Findings)
+	return c.diagnosis(found.finish("", nil).Findings)
 }
 
 func (r *Report) checkController(c *Cluster) {

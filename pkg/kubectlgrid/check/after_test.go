@@ -242,7 +242,7 @@ var kubeProxyDefects = map[string]defect{
 			"wrapper"}},
 	"k3s, over TLS at a plain wrapper": {k3s("edge0", `["agent","--kube-proxy-arg=master=https://localhost:51006"]`),
 		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://localhost:51006, and the " +
-			"wrapper serves plain HTTP: its rules stay as they are"}},
+			"wrapper serves http: its rules stay as they are"}},
 	"k3s, with no kube-proxy": {k3s("edge0", `["server","--disable-kube-proxy"]`),
 		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
 	"k3s, with kube-proxy not disabled": {
@@ -537,7 +537,7 @@ var newDefects = map[string]defect{
 				"{certificate-authority: /ca.crt, server:", 1)
 		}),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006 (--master), " +
-			"and the wrapper serves plain HTTP"}},
+			"and the wrapper serves http"}},
 	"an address without a scheme, and a kubeconfig on the node": {
 		ofKubeProxy("--master=localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"),
 		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 the server that it asks is not " +
@@ -546,7 +546,7 @@ var newDefects = map[string]defect{
 		ofKubeProxy("--master=http://localhost:51006", "--kubeconfig=/etc/kube-proxy.conf"), nil},
 	"k3s, without a scheme": {k3s("edge0", `["agent","--kube-proxy-arg=master=localhost:51006"]`),
 		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://localhost:51006, and the " +
-			"wrapper serves plain HTTP"}},
+			"wrapper serves http"}},
 	"wrapper and kube-proxy in one pod": {all(func(c *testCluster) {
 		spec := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec
 		other := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0").Spec
@@ -650,7 +650,7 @@ var networkDefects = map[string]defect{
 	"Cilium at the wrapper everywhere": {all(overTLS, adding(cilium+ciliumEverywhere)), nil},
 	"Cilium over TLS at a wrapper without": {adding(cilium + ciliumEverywhere),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://localhost:51006, and the " +
-			"wrapper serves plain HTTP", "failure KubeProxyReplacement Node edge1"}},
+			"wrapper serves http", "failure KubeProxyReplacement Node edge1"}},
 	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},

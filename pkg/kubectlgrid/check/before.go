@@ -32,8 +32,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkLater(c)
 	r.checkImages(images)
 	r.checkRights(ctx, c)
-	r.Findings = append(r.Findings, c.unread...)
-	r.finish("Preflight")
+	r.finish("Preflight", c.unread)
 	if !r.Failed() && c.knows(kindNode, kindDaemonSet) {
 		r.Install = setup.For(c.kind(), images)
 	}

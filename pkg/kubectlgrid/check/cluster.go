@@ -43,9 +43,9 @@ func (n *node) podsOf(program Program) []*pod {
 	return slices.DeleteFunc(slices.Clone(n.pods), func(p *pod) bool { return p.program != program })
 }
 
-// pod returns the first pod of a program on the node; without any an empty one, which has the wrapper's default port.
+// pod returns the first pod of a program on the node; without any an empty one, which has the wrapper's defaults.
 func (n *node) pod(program Program) *pod {
-	return append(n.podsOf(program), &pod{port: defaultPort})[0]
+	return append(n.podsOf(program), &pod{port: defaultPort, scheme: "http"})[0]
 }
 
 // isEdge reports whether the node is labelled as an edge node.
@@ -139,11 +139,9 @@ type pod struct {
 	waitsFor string
 	// unreadySince is since when it is not ready.
 	started, created, unreadySince time.Time
-	// port is the wrapper's, and tls is set if that serves HTTPS. hostname is the name of the node from its flag, as
-	// far as that is known.
-	port     int32
-	tls      bool
-	hostname string
+	// port and scheme are the wrapper's. hostname is the name of the node from its flag, as far as that is known.
+	port             int32
+	scheme, hostname string
 	// upstream is the Service of kube-system that NodeLocal DNSCache asks.
 	upstream string
 }

@@ -39,12 +39,18 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		slices.ContainsFunc(c.grids, func(g grid) bool { return g.about.Kind == "StatefulSetGrid" })
 	daemons := 0
 	for _, n := range c.nodes {
+		proxies := n.podsOf(kubeProxyProgram)
+		r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
+			fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
+			"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
+				"then delete the pod of the one that stays: it writes only what changes, and would find out of the " +
+				"other's rules within an hour"})
 		if !n.isEdge() {
 			r.otherNode(c, n)
 			continue
 		}
 		r.checkWrapper(c, n)
-		if len(n.podsOf(kubeProxyProgram)) > 0 {
+		if len(proxies) > 0 {
 			r.kubeProxies(c, n)
 		} else if !slices.ContainsFunc(c.running(ciliumProgram), func(w *workload) bool { return w.runsOn(n) }) {
 			r.noProxyPod(c, n)
@@ -71,18 +77,18 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 
 // noEdgeNodes reports that no node is an edge node: a warning until a Service has to stay in its sites.
 func (r *Report) noEdgeNodes(c *Cluster) {
-	severity, services, staying := Warning, "Services to their sites", 0
+	staying := 0
 	for _, s := range c.services {
 		if s.byKubeProxy() && gridview.SiteKey(s.keys) != "" && !slices.Contains(s.keys, topology.Any) {
 			staying++
 		}
 	}
-	if staying > 0 {
-		severity, services = Failure, enumerate.Count(staying, "Service")+" with topologyKeys to the sites"
-	}
-	r.add(severity, "EdgeLabel", Object{Kind: kindNode}, "no node has the label "+v1.LabelEdgeNode+
-		", so nothing keeps "+services,
-		"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
+	const none = "no node has the label " + v1.LabelEdgeNode + ", so nothing keeps "
+	const label = "label the nodes of the sites: kubectl label node NODE " + v1.LabelEdgeNode + "=" + v1.EdgeNodePods
+	r.first("EdgeLabel", "",
+		row{staying > 0, Failure, Object{Kind: kindNode}, none + enumerate.Count(staying, "Service") +
+			" with topologyKeys to the sites", label},
+		row{otherwise, Warning, Object{Kind: kindNode}, none + "Services to their sites", label})
 }
 
 // otherNode checks a node that is not an edge node.
@@ -100,7 +106,6 @@ func (r *Report) otherNode(c *Cluster, n *node) {
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.Name,
 				v1.LabelEdgeNode, v1.EdgeNodePods)})
 	}
-	r.twoProxies(n)
 	r.checkNodeArgs(c, n)
 }
 
@@ -174,7 +179,6 @@ func (p *part) remedy(why string) string {
 
 // kubeProxies checks the kube-proxies of an edge node, which should have one, and the servers that they ask.
 func (r *Report) kubeProxies(c *Cluster, n *node) {
-	r.twoProxies(n)
 	wrapper := n.pod(wrapperProgram)
 	for _, p := range n.podsOf(kubeProxyProgram) {
 		config := p.proxy
@@ -221,15 +225,6 @@ func since(t time.Time) string {
 		return ""
 	}
 	return " since " + t.UTC().Format(time.RFC3339)
-}
-
-func (r *Report) twoProxies(n *node) {
-	proxies := n.podsOf(kubeProxyProgram)
-	r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
-		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
-		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
-			"then delete the pod of the one that stays: it writes only what changes, and would find out of the " +
-			"other's rules within an hour"})
 }
 
 // noProxyPod checks an edge node without a pod of kube-proxy.

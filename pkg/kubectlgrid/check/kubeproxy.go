@@ -142,13 +142,7 @@ func leadsToWrapper(server string, port int32) bool {
 }
 
 // url returns the URL of a wrapper for programs on its node.
-func (p *pod) url() string {
-	scheme := "http"
-	if p.tls {
-		scheme = "https"
-	}
-	return fmt.Sprintf("%s://localhost:%d", scheme, p.port)
-}
+func (p *pod) url() string { return fmt.Sprintf("%s://localhost:%d", p.scheme, p.port) }
 
 // leadsToWrappers reports whether a URL is that of a wrapper on the node itself, at the port of any.
 func (c *Cluster) leadsToWrappers(server string) bool {
@@ -160,11 +154,8 @@ func (c *Cluster) leadsToWrappers(server string) bool {
 // otherScheme returns a description if a URL of a wrapper has another scheme than that wrapper serves; "" if they are
 // the same, or if no wrapper can be seen.
 func (p *pod) otherScheme(server string) string {
-	switch {
-	case p.Name == "" || strings.HasPrefix(server, "https:") == p.tls:
+	if p.Name == "" || strings.HasPrefix(server, p.scheme+":") {
 		return ""
-	case p.tls:
-		return ", and the wrapper serves HTTPS (--insecure=false)"
 	}
-	return ", and the wrapper serves plain HTTP"
+	return ", and the wrapper serves " + p.scheme
 }

@@ -35,33 +35,23 @@ const (
 // defaultPort is the wrapper's default port.
 const defaultPort = 51006
 
-// programs are the recognised programs. The command decides first, whatever the name of the container.
-var programs = []Program{
-	wrapperProgram, daemonProgram, controllerProgram, hubProgram, kubeProxyProgram, ciliumProgram, calicoProgram,
-	nodeLocalProgram, antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram,
-}
-
 // dataPlanes are programs that may program Services in place of kube-proxy.
 var dataPlanes = []Program{ciliumProgram, calicoProgram, antreaProgram, kubeRouterProgram, ovnProgram, kubeOVNProgram}
 
-// container is a container that runs one of the programs, or that takes the wrapper's port of its node.
-type container struct {
-	*corev1.Container
+// programs are the recognised programs. The command decides first, whatever the name of the container.
+var programs = append([]Program{wrapperProgram, daemonProgram, controllerProgram, hubProgram, kubeProxyProgram,
+	nodeLocalProgram}, dataPlanes...)
 
-	program   Program
-	takesPort bool
-}
-
-// containersOf returns the containers of a pod that matter here, without those that end before the others start.
-func containersOf(pod *corev1.PodSpec) []container {
-	var found []container
+// containersOf returns the containers of a pod that run one of the programs, or that take the wrapper's port of their
+// node, without those that end before the others start.
+func containersOf(pod *corev1.PodSpec) []*corev1.Container {
+	var found []*corev1.Container
 	sidecars := slices.DeleteFunc(slices.Clone(pod.InitContainers), func(c corev1.Container) bool {
 		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
 	})
 	for _, c := range slices.Concat(pod.Containers, sidecars) {
-		of := container{&c, programOf(&c), takesPort(&c, pod.HostNetwork)}
-		if of.program != "" || of.takesPort {
-			found = append(found, of)
+		if programOf(&c) != "" || takesPort(&c, pod.HostNetwork) {
+			found = append(found, &c)
 		}
 	}
 	return found

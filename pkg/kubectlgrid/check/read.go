@@ -85,15 +85,9 @@ var (
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, coordinationv1.AddToScheme,
-		discoveryv1.AddToScheme, v1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return err
-		}
-	}
-	return nil
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme,
+		coordinationv1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme)
+	return builder.AddToScheme(scheme)
 }
 
 // Source is the source of a Cluster.
@@ -196,12 +190,13 @@ func (c *Cluster) readPods(ctx context.Context) {
 
 // partOf reduces a container of a pod or of a workload's pods. Those of one revision of a DaemonSet are configured
 // alike.
-func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec, of container, revision string) part {
-	p := part{Object: about, program: of.program, image: of.Image, takesPort: of.takesPort}
+func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec, of *corev1.Container,
+	revision string) part {
+	p := part{Object: about, program: programOf(of), image: of.Image, takesPort: takesPort(of, spec.HostNetwork)}
 	switch p.program {
 	case kubeProxyProgram:
 		if p.proxy = c.proxies[revision]; p.proxy == nil {
-			p.proxy = c.proxyConfigOf(ctx, about.Namespace, spec, of.Container)
+			p.proxy = c.proxyConfigOf(ctx, about.Namespace, spec, of)
 		}
 		if revision != "" {
 			c.proxies[revision] = p.proxy
@@ -219,7 +214,7 @@ func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec
 }
 
 // podOf reduces a pod to what matters for one of its containers.
-func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container) *pod {
+func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container) *pod {
 	owner, revision := Object{}, ""
 	if by := metav1.GetControllerOf(p); by != nil {
 		owner = named(by.Kind, p.Namespace, by.Name)
@@ -248,15 +243,17 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of container) *pod {
 	if p.Spec.NodeName == "" {
 		reduced.waitsFor = meantFor(&p.Spec)
 	}
-	words := commandLine(of.Container)
-	switch of.program {
+	words := commandLine(of)
+	switch reduced.program {
 	case wrapperProgram:
-		reduced.port = defaultPort
+		reduced.port, reduced.scheme = defaultPort, "http"
 		if address, given := flagOf(words, "bind-address", ""); given {
 			reduced.port = portOf(address)
 		}
-		reduced.tls = !boolFlag(words, "insecure", true)
-		reduced.hostname = hostnameOf(of.Container, p.Spec.NodeName)
+		if !boolFlag(words, "insecure", true) {
+			reduced.scheme = "https"
+		}
+		reduced.hostname = hostnameOf(of, p.Spec.NodeName)
 	case nodeLocalProgram:
 		upstream, _ := flagOf(words, "upstreamsvc", "")
 		reduced.upstream = cmp.Or(upstream, kubeDNS) // as it does
@@ -280,11 +277,8 @@ func meantFor(spec *corev1.PodSpec) string {
 // requiredTerms returns the terms of a required node affinity; nil without an affinity. At least one of them must
 // match.
 func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
-		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return nil
-	}
-	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	affinity := ptr.Deref(ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity, corev1.NodeAffinity{})
+	return ptr.Deref(affinity.RequiredDuringSchedulingIgnoredDuringExecution, corev1.NodeSelector{}).NodeSelectorTerms
 }
 
 func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.ObjectList) {
@@ -308,12 +302,12 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 		w.bypass = bypassOf(about.Name, &template.Spec)
 		containers := containersOf(&template.Spec)
 		if len(containers) == 0 && (w.selectsEdge || w.bypass != nil) {
-			containers = []container{{Container: &corev1.Container{}}}
+			containers = []*corev1.Container{{}}
 		}
 		for _, of := range containers {
 			one := w
 			one.part = c.partOf(ctx, about, &template.Spec, of, "")
-			one.env, one.hub = envOf(of.Container), boolFlag(commandLine(of.Container), "hub", false)
+			one.env, one.hub = envOf(of), boolFlag(commandLine(of), "hub", false)
 			if one.program == controllerProgram && w.ready < w.desired {
 				one.problem = c.problem(ctx, about.Namespace, selector)
 			}

@@ -104,8 +104,10 @@ func (r *Report) clean(check string) bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == check && f.Severity != OK })
 }
 
-// finish sorts the findings by the attention that they need, those of one check together, and counts them.
-func (r *Report) finish(kind string) *Report {
+// finish adds the findings about what could not be read, sorts all by the attention that they need, those of one check
+// together, and counts them.
+func (r *Report) finish(kind string, unread []Finding) *Report {
+	r.Findings = append(r.Findings, unread...)
 	slices.SortStableFunc(r.Findings, gridview.BySeverity)
 	r.TypeMeta = output.TypeMeta(kind)
 	r.Summary = map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}

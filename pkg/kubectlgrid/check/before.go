@@ -56,7 +56,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 			"you configure, such as edge nodes of your own"},
 		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name,
 			because), ""},
-		row{otherwise, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
+		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
 			"try it on one node; what is printed below follows from that distribution's documentation"})
 	r.all(check, "",
 		row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
@@ -112,13 +112,10 @@ func (r *Report) proxyConfig(c *Cluster, p *part) {
 	const check = "KubeProxy"
 	about, config := p.Object, p.proxy
 	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(p.image)
-	if config.modeErr != nil {
-		mode = "unknown"
-	}
 	r.mode(about, mode)
 	severity, wrong := c.skew(tag)
 	r.all(check, "",
-		row{config.modeErr != nil, Unknown, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
+		row{mode == unknownMode, Unknown, about, "its mode is not known",
 			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
 		row{config.serverErr != nil, Unknown, about, fmt.Sprintf("how it gets its server is not known: %v",
 			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
@@ -179,40 +176,34 @@ func (r *Report) checkImages(images setup.Images) {
 
 // rightsToInstall returns the rights that the commands of docs/install.md take.
 func (c *Cluster) rightsToInstall() []authorizationv1.ResourceAttributes {
-	const rbac, admission = ".rbac.authorization.k8s.io", ".admissionregistration.k8s.io"
-	distribution, _ := c.distribution()
-	cluster := "customresourcedefinitions.apiextensions.k8s.io clusterroles" + rbac + " clusterrolebindings" + rbac
-	for _, of := range []struct {
-		needed    bool
-		since     int
-		resources string
-	}{
-		{true, setup.FlowControl, "flowschemas.flowcontrol.apiserver.k8s.io " +
-			"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io"},
-		{true, setup.ValidatingPolicy, "validatingadmissionpolicies" + admission +
-			" validatingadmissionpolicybindings" + admission},
-		{distribution == setup.Kubeadm, setup.MutatingPolicy, "mutatingadmissionpolicies" + admission +
-			" mutatingadmissionpolicybindings" + admission},
-	} {
-		if server, known := minor(c.Server.Version); of.needed && (!known || server >= of.since) {
-			cluster += " " + of.resources
-		}
-	}
+	server, known := minor(c.Server.Version)
 	var rights []authorizationv1.ResourceAttributes
-	add := func(namespace, resources string, verbs ...string) {
+	add := func(since int, verbs, namespace, resources string) {
 		for _, resource := range strings.Fields(resources) {
 			of := schema.ParseGroupResource(resource)
-			for _, verb := range verbs {
-				rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.Group,
-					Resource: of.Resource, Namespace: namespace})
+			for _, verb := range strings.Fields(verbs) {
+				if !known || server >= since {
+					rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.Group,
+						Resource: of.Resource, Namespace: namespace})
+				}
 			}
 		}
 	}
-	add("", cluster, "create", "patch")
-	add(system, "roles"+rbac+" rolebindings"+rbac+" serviceaccounts configmaps daemonsets.apps deployments.apps "+
-		"poddisruptionbudgets.policy leases.coordination.k8s.io", "create", "patch")
-	add("", "clusterroles"+rbac, "escalate") // who may not escalate can only grant rights of his own
-	add("", "nodes", "patch")
+	const rbac, flow, admission = ".rbac.authorization.k8s.io", ".flowcontrol.apiserver.k8s.io",
+		".admissionregistration.k8s.io"
+	const apply = "create patch"
+	add(0, apply, "", "customresourcedefinitions.apiextensions.k8s.io clusterroles"+rbac+" clusterrolebindings"+rbac)
+	add(0, apply, system, "roles"+rbac+" rolebindings"+rbac+" serviceaccounts configmaps daemonsets.apps "+
+		"deployments.apps poddisruptionbudgets.policy leases.coordination.k8s.io")
+	add(setup.FlowControl, apply, "", "flowschemas"+flow+" prioritylevelconfigurations"+flow)
+	add(setup.ValidatingPolicy, apply, "", "validatingadmissionpolicies"+admission+
+		" validatingadmissionpolicybindings"+admission)
+	if distribution, _ := c.distribution(); distribution == setup.Kubeadm {
+		add(setup.MutatingPolicy, apply, "", "mutatingadmissionpolicies"+admission+
+			" mutatingadmissionpolicybindings"+admission)
+	}
+	add(0, "escalate", "", "clusterroles"+rbac) // who may not escalate can only grant rights of his own
+	add(0, "patch", "", "nodes")
 	return rights
 }
 

@@ -596,9 +596,9 @@ func TestBefore(t *testing.T) {
 			[]string{"failure KubeProxy DaemonSet kube-system/kube-proxy: the API server knows of no kube-proxy"}},
 		"ipvs": {ipvs, []string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"}},
 		"a configuration that is not there": {without("ConfigMap kube-system/kube-proxy"),
-			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known: " +
-				"--config=/var/lib/kube-proxy/config.conf",
-				"unknown KubeProxy DaemonSet kube-system/kube-proxy: how it gets its server is not known"}},
+			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known",
+				"unknown KubeProxy DaemonSet kube-system/kube-proxy: how it gets its server is not known: " +
+					"--config=/var/lib/kube-proxy/config.conf"}},
 		"an affinity of its own": {
 			func(c *testCluster) {
 				pods := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec

@@ -232,7 +232,7 @@ type Cluster struct {
 	documents map[Object]*document
 	// carries are the ConfigMaps and Secrets of the programs' pods and of kube-proxy.
 	carries map[Object]bool
-	// proxies are the configurations of kube-proxies by the revision of their DaemonSet.
+	// proxies are the configurations of kube-proxies by workload, by pod, or by the revision of a DaemonSet's pods.
 	proxies map[string]*proxyConfig
 
 	kubeadm  bool              // kubeadm-config is there

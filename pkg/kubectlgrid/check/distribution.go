@@ -50,18 +50,14 @@ var ownProxy = map[string]bool{setup.K3s: true, setup.MicroK8s: true}
 // distributionOf returns the distribution of a node and its sign; empty if no sign was found.
 func distributionOf(n *corev1.Node) (distribution, because string) {
 	kubelet := n.Status.NodeInfo.KubeletVersion
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(n.Labels)), maps.Keys(n.Annotations))
 	for _, sign := range signs {
-		if sign.version != "" {
-			if strings.Contains(kubelet, sign.version) {
-				return sign.distribution, "kubelet " + kubelet
-			}
-			continue
+		if sign.version != "" && strings.Contains(kubelet, sign.version) {
+			return sign.distribution, "kubelet " + kubelet
 		}
-		for _, keys := range []map[string]string{n.Labels, n.Annotations} {
-			for key := range keys {
-				if strings.HasPrefix(key, sign.key) {
-					return sign.distribution, key
-				}
+		for _, key := range keys {
+			if sign.key != "" && strings.HasPrefix(key, sign.key) {
+				return sign.distribution, key
 			}
 		}
 	}

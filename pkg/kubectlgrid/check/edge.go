@@ -43,8 +43,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
 			fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
 			"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
-				"then delete the pod of the one that stays: it writes only what changes, and would find out of the " +
-				"other's rules within an hour"})
+				"then delete the pod of the one that stays, so that it writes all of its rules"})
 		if !n.isEdge() {
 			r.otherNode(c, n)
 			continue
@@ -88,7 +87,7 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 	r.first("EdgeLabel", "",
 		row{staying > 0, Failure, Object{Kind: kindNode}, none + enumerate.Count(staying, "Service") +
 			" with topologyKeys to the sites", label},
-		row{otherwise, Warning, Object{Kind: kindNode}, none + "Services to their sites", label})
+		row{true, Warning, Object{Kind: kindNode}, none + "Services to their sites", label})
 }
 
 // otherNode checks a node that is not an edge node.
@@ -124,7 +123,7 @@ func (r *Report) checkWrapper(c *Cluster, n *node) {
 			"unit of systemd: both want port %d", p.port),
 			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
 				n.Name, v1.LabelEdgeNode, v1.EdgeNodePods)},
-		row{otherwise, Unknown, n.Object, "the wrapper is a unit of systemd there" + unseen,
+		row{true, Unknown, n.Object, "the wrapper is a unit of systemd there" + unseen,
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
 
@@ -135,8 +134,8 @@ func (r *Report) agent(c *Cluster, check string, n *node, program Program) {
 	r.first(check, n.Name,
 		c.noneOfSystem(n, program),
 		row{len(pods) == 0, Failure, n.Object, fmt.Sprintf("no %s runs there", program),
-			fmt.Sprintf("kubectl -n kube-system describe daemonset %s; its pods of that node, if there are any: "+
-				"kubectl get pods -A -o wide --field-selector spec.nodeName=%s", program, n.Name)},
+			fmt.Sprintf("kubectl -n kube-system describe daemonset %s; kubectl get pods -A --field-selector "+
+				"spec.nodeName=%s", program, n.Name)},
 		row{len(pods) > 1, Failure, n.Object, fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},

@@ -25,10 +25,11 @@ type proxyConfig struct {
 	changed        time.Time
 	// serverErr is why server is not known.
 	serverErr error
-	// mode is empty for the default. modeErr is why it is not known.
-	mode    string
-	modeErr error
+	mode      string // empty for the default
 }
+
+// unknownMode is a mode that could not be read.
+const unknownMode = "unknown"
 
 // asks says which server it asks.
 func (p *proxyConfig) asks() string { return fmt.Sprintf("it asks %s (%s)", p.server, p.source) }
@@ -39,12 +40,19 @@ func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *core
 	container *corev1.Container) *proxyConfig {
 	config := &proxyConfig{}
 	words := commandLine(container)
-	read := func(name string) (string, *document, error) {
+	read := func(name string, parse func(text []byte) error) error {
 		text, doc, err := c.file(ctx, namespace, pod, container.VolumeMounts, name)
-		if err == nil && doc.changed.After(config.changed) {
+		if err != nil {
+			return err
+		}
+		if doc.changed.After(config.changed) {
 			config.changed = doc.changed
 		}
-		return text, doc, err
+		if err := parse([]byte(text)); err != nil {
+			return fmt.Errorf("%s: %w", doc.about, err)
+		}
+		config.source = fmt.Sprintf("%s in %s", name, doc.about)
+		return nil
 	}
 	master, _ := flagOf(words, "master", "")
 	kubeconfig, _ := flagOf(words, "kubeconfig", "")
@@ -56,28 +64,19 @@ func (c *Cluster) proxyConfigOf(ctx context.Context, namespace string, pod *core
 				Kubeconfig string `json:"kubeconfig"`
 			} `json:"clientConnection"`
 		}
-		text, doc, err := read(file)
-		if err == nil {
-			if err = yaml.Unmarshal([]byte(text), &parsed); err != nil {
-				err = fmt.Errorf("%s: %w", doc.about, err)
-			}
+		if err := read(file, func(text []byte) error { return yaml.Unmarshal(text, &parsed) }); err != nil {
+			parsed.Mode, config.serverErr = unknownMode, fmt.Errorf("--config=%s: %w", file, err)
 		}
-		if err != nil {
-			err = fmt.Errorf("--config=%s: %w", file, err)
-			config.modeErr, config.serverErr = err, err
-		} else {
-			config.mode, kubeconfig = parsed.Mode, parsed.ClientConnection.Kubeconfig
-		}
+		config.mode, kubeconfig = parsed.Mode, parsed.ClientConnection.Kubeconfig
 	}
 	cluster := &clientcmdapi.Cluster{}
 	switch {
 	case config.serverErr != nil:
 	case kubeconfig != "":
-		text, doc, err := read(kubeconfig)
-		if err == nil {
-			config.source = fmt.Sprintf("%s in %s", kubeconfig, doc.about)
+		err := read(kubeconfig, func(text []byte) (err error) {
 			cluster, err = clusterOf(text)
-		}
+			return err
+		})
 		if err != nil {
 			config.serverErr = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 		}
@@ -120,8 +119,8 @@ func inClusterServer(env map[string]string) string {
 }
 
 // clusterOf returns the cluster of a kubeconfig's current context.
-func clusterOf(text string) (*clientcmdapi.Cluster, error) {
-	config, err := clientcmd.Load([]byte(text))
+func clusterOf(text []byte) (*clientcmdapi.Cluster, error) {
+	config, err := clientcmd.Load(text)
 	if err != nil {
 		return &clientcmdapi.Cluster{}, fmt.Errorf("it is not a kubeconfig: %w", err)
 	}
@@ -134,11 +133,8 @@ func clusterOf(text string) (*clientcmdapi.Cluster, error) {
 // leadsToWrapper reports whether a URL is that of a wrapper on the node itself, which listens on this port.
 func leadsToWrapper(server string, port int32) bool {
 	parsed, err := url.Parse(server)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(parsed.Hostname())
-	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
+	return err == nil && portOf(parsed.Host) == port &&
+		(parsed.Hostname() == "localhost" || net.ParseIP(parsed.Hostname()).IsLoopback())
 }
 
 // url returns the URL of a wrapper for programs on its node.

@@ -62,7 +62,7 @@ func (c *Cluster) replaces(w *workload, n *node, about Object) []row {
 		}
 	default:
 	}
-	return []row{{otherwise, Unknown, about, string(w.program) + " runs there, and may send pods' connections to " +
+	return []row{{true, Unknown, about, string(w.program) + " runs there, and may send pods' connections to " +
 		"Services on itself, without asking the wrapper: Services would reach every site from there",
 		"see docs/compatibility.md, What programs Services"}}
 }

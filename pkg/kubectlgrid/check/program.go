@@ -92,12 +92,7 @@ func executable(words []string) string {
 // commandLine returns the words of a container's command and arguments, including those of a script that is one
 // argument of a shell.
 func commandLine(c *corev1.Container) []string {
-	arguments := slices.Concat(c.Command, c.Args)
-	words := make([]string, 0, len(arguments))
-	for _, argument := range arguments {
-		words = append(words, strings.Fields(argument)...)
-	}
-	return words
+	return strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
 }
 
 // envOf returns the environment of a container, without variables from other objects.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -97,6 +100,45 @@ type Source struct {
 	Server Server
 	// Now is the time with which ends of validity are compared.
 	Now time.Time
+}
+
+// Server is the version of the API server, and when its certificate ends.
+type Server struct {
+	Version        string
+	CertificateEnd time.Time
+}
+
+// AskServer asks the API server for its version, and reads the end of its certificate.
+func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
+	var answer Server
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return certificateWatcher{next, &answer} })
+	api, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return Server{}, err
+	}
+	info, err := api.ServerVersionWithContext(ctx)
+	if err != nil {
+		return Server{}, err
+	}
+	answer.Version = info.GitVersion
+	return answer, nil
+}
+
+// certificateWatcher notes when the certificate of a server ends.
+type certificateWatcher struct {
+	http.RoundTripper
+
+	to *Server
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w certificateWatcher) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := w.RoundTripper.RoundTrip(request)
+	if err == nil && response.TLS != nil && len(response.TLS.PeerCertificates) > 0 {
+		w.to.CertificateEnd = response.TLS.PeerCertificates[0].NotAfter
+	}
+	return response, err
 }
 
 // readCluster reads the data that both Before and After need.
@@ -195,12 +237,10 @@ func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec
 	p := part{Object: about, program: programOf(of), image: of.Image, takesPort: takesPort(of, spec.HostNetwork)}
 	switch p.program {
 	case kubeProxyProgram:
-		if p.proxy = c.proxies[revision]; p.proxy == nil {
-			p.proxy = c.proxyConfigOf(ctx, about.Namespace, spec, of)
+		if c.proxies[revision] == nil {
+			c.proxies[revision] = c.proxyConfigOf(ctx, about.Namespace, spec, of)
 		}
-		if revision != "" {
-			c.proxies[revision] = p.proxy
-		}
+		p.proxy = c.proxies[revision]
 	case wrapperProgram, daemonProgram, controllerProgram:
 	default:
 		return p
@@ -215,7 +255,8 @@ func (c *Cluster) partOf(ctx context.Context, about Object, spec *corev1.PodSpec
 
 // podOf reduces a pod to what matters for one of its containers.
 func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container) *pod {
-	owner, revision := Object{}, ""
+	about, owner := named(kindPod, p.Namespace, p.Name), Object{}
+	revision := about.String()
 	if by := metav1.GetControllerOf(p); by != nil {
 		owner = named(by.Kind, p.Namespace, by.Name)
 	}
@@ -223,9 +264,8 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container
 		revision = owner.String() + " " + hash
 	}
 	reduced := &pod{
-		part: c.partOf(ctx, named(kindPod, p.Namespace, p.Name), &p.Spec, of, revision), owner: owner,
-		node: p.Spec.NodeName, ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time,
-		ready: gridview.IsReady(p),
+		part: c.partOf(ctx, about, &p.Spec, of, revision), owner: owner, node: p.Spec.NodeName,
+		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
 	}
 	if !reduced.ready {
 		reduced.why, reduced.unreadySince = gridview.PodProblem(p), p.CreationTimestamp.Time
@@ -306,7 +346,7 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 		}
 		for _, of := range containers {
 			one := w
-			one.part = c.partOf(ctx, about, &template.Spec, of, "")
+			one.part = c.partOf(ctx, about, &template.Spec, of, about.String())
 			one.env, one.hub = envOf(of), boolFlag(commandLine(of), "hub", false)
 			if one.program == controllerProgram && w.ready < w.desired {
 				one.problem = c.problem(ctx, about.Namespace, selector)

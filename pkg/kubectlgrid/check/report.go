@@ -56,9 +56,6 @@ type row struct {
 	message, action string
 }
 
-// otherwise is the condition of a last row for first, which is used if no other row holds.
-const otherwise = true
-
 // first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one; the
 // message about something on it names it.
 func (r *Report) first(check, node string, rows ...row) {

@@ -3,12 +3,8 @@ package check
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -23,12 +19,12 @@ func After(ctx context.Context, source Source) *Report {
 	c.readLease(ctx)
 	r := &Report{}
 	if c.nothing() {
-		r.add(Failure, "Installation", Object{Kind: kindDeployment},
+		r.all("Installation", "", row{true, Failure, Object{Kind: kindDeployment},
 			"application-grid is not installed: it has no workloads, CRDs or edge nodes here",
-			"kubectl grid check --pre says whether and how to install it")
+			"kubectl grid check --pre says whether and how to install it"})
 		r.checkRemoval(c)
 		for _, n := range c.nodes {
-			r.checkNodeArgs(c, n)
+			r.otherNode(c, n)
 		}
 		return r.finish("Check", c.unread)
 	}
@@ -46,9 +42,8 @@ func After(ctx context.Context, source Source) *Report {
 // nothing reports whether the cluster has no part of an installation that would run.
 func (c *Cluster) nothing() bool {
 	return c.removed() && c.knows(kindPod, kindDeployment, kindCRD) &&
-		len(c.installed(controllerProgram))+len(c.installed(daemonProgram))+len(c.installed(hubProgram)) == 0 &&
-		!slices.ContainsFunc(slices.Collect(maps.Values(c.definitions)),
-			func(crd *unstructured.Unstructured) bool { return crd != nil })
+		len(c.installed(controllerProgram))+len(c.installed(daemonProgram))+len(c.installed(hubProgram))+
+			len(c.definitions) == 0
 }
 
 // checkSetting checks everything that Services and grids rely on.
@@ -124,15 +119,14 @@ func (r *Report) checkDefinitions(c *Cluster) {
 	const check = "CRDs"
 	const want = v1.CRDVersion
 	const apply = "kubectl apply -k manifests/crds, or run a controller of this version (--manage-crds=auto)"
-	for _, name := range slices.Sorted(maps.Keys(c.definitions)) {
-		crd := c.definitions[name]
-		about := Object{Kind: kindCRD, Name: name}
+	for _, kind := range v1.Kinds {
+		name := kind.Plural + "." + v1.GroupName
+		about, crd := Object{Kind: kindCRD, Name: name}, c.definitions[name]
 		if crd == nil {
-			r.add(Failure, check, about, "it is not there", apply)
+			r.all(check, "", row{c.knows(kindCRD), Failure, about, "it is not there", apply})
 			continue
 		}
 		version, _ := strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion]) // other values are not ours either
-		established, _ := conditionOf(crd, "Established")
 		r.first(check, "",
 			row{version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
 				v1.AnnotationCRDVersion + ", as SuperEdge's have none; fields that grids have now are lost in it",
@@ -142,11 +136,10 @@ func (r *Report) checkDefinitions(c *Cluster) {
 				"fields that grids have now are lost in it", version, want), apply},
 			row{version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d",
 				version, want), "use the kubectl-grid that belongs to the controller"},
-			row{established != "True", Failure, about, "the API server does not serve it (condition Established is " +
-				"not True)", "kubectl describe crd " + name})
+			row{unmet(crd, "Established") != "", Failure, about, "the API server does not serve it: " +
+				unmet(crd, "Established"), "kubectl describe crd " + name})
 	}
-	r.well(check, len(c.definitions) == len(v1.Kinds), Object{Kind: kindCRD}, "all %d are of this program's version",
-		len(c.definitions))
+	r.well(check, c.knows(kindCRD), Object{Kind: kindCRD}, "all %d are of this program's version", len(c.definitions))
 }
 
 // checkGrids reports unhealthy grids, and Services that no node sees.

@@ -30,7 +30,10 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkPort(c)
 	r.checkOthers(c)
 	r.checkLater(c)
-	r.checkImages(images)
+	r.all("Images", "", row{true, Unknown, Object{Kind: kindNode}, "whether the nodes can pull images from " +
+		images.Registry + " cannot be known from the API: no request makes a node try",
+		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on "+
+			"each node (docs/install.md, Images)", images.Registry, wrapperProgram, images.Tag)})
 	r.checkRights(ctx, c)
 	r.finish("Preflight", c.unread)
 	if !r.Failed() && c.knows(kindNode, kindDaemonSet) {
@@ -100,10 +103,10 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	case cilium:
 		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium runs in kube-proxy's place")
 	case c.knows(kindDaemonSet, kindPod):
-		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
+		r.all(check, "", row{true, Failure, named(kindDaemonSet, system, "kube-proxy"),
 			"the API server knows of no kube-proxy in this cluster",
-			"run kube-proxy, which asks the wrapper. If it is started outside of Kubernetes, as a unit of systemd or "+
-				"as part of another program, follow docs/other-clusters.md")
+			"run kube-proxy, which asks the wrapper. If it is started outside of Kubernetes, as a unit of systemd or " +
+				"as part of another program, follow docs/other-clusters.md"})
 	}
 }
 
@@ -164,14 +167,6 @@ func (r *Report) checkLater(c *Cluster) {
 		f.Severity, f.Message = Warning, "once its nodes are edge nodes: "+f.Message
 		r.Findings = append(r.Findings, f)
 	}
-}
-
-// checkImages reports the question about images that the API server cannot answer.
-func (r *Report) checkImages(images setup.Images) {
-	r.add(Unknown, "Images", Object{Kind: kindNode}, "whether the nodes can pull images from "+images.Registry+
-		" cannot be known from the API: no request makes a node try",
-		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on "+
-			"each node (docs/install.md, Images)", images.Registry, wrapperProgram, images.Tag))
 }
 
 // rightsToInstall returns the rights that the commands of docs/install.md take.

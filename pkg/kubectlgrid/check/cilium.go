@@ -84,6 +84,7 @@ func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object) []row {
 	servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
 		func(r rune) bool { return r == ',' || r == ' ' })
 	server, wrapper := strings.Join(servers, ", "), n.pod(wrapperProgram)
+	const asks, leaves = "its agent of Cilium asks ", ": Services reach every site from there"
 	return []row{
 		{!n.isEdge(), Warning, about, "Cilium sends pods' connections to Services on itself, also beside a " +
 			"kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
@@ -92,11 +93,9 @@ func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object) []row {
 		{len(servers) > 1, Failure, about, "its agent of Cilium has several API servers (" + server + "): it moves " +
 			"on past the wrapper, and may hear of no change from then on",
 			"name the wrapper alone in " + apiServerURLs},
-		{server == "", Failure, about, "its agent of Cilium asks the API server: Services reach every site from there",
-			fix},
-		{!leadsToWrapper(server, wrapper.port), Failure, about, "its agent of Cilium asks " + server + ", past the " +
-			"wrapper: Services reach every site from there", fix},
-		{wrapper.otherScheme(server) != "", Failure, about, "its agent of Cilium asks " + server +
-			wrapper.otherScheme(server) + ": it never gets an answer", fix},
+		{server == "", Failure, about, asks + "the API server" + leaves, fix},
+		{!leadsToWrapper(server, wrapper.port), Failure, about, asks + server + ", past the wrapper" + leaves, fix},
+		{wrapper.otherScheme(server) != "", Failure, about, asks + server + wrapper.otherScheme(server) +
+			": it never gets an answer", fix},
 	}
 }

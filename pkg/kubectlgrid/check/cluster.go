@@ -250,7 +250,7 @@ type Cluster struct {
 	leads         bool   // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
 
-	definitions map[string]*unstructured.Unstructured // the grids' CRDs by name, nil for those that do not exist
+	definitions map[string]*unstructured.Unstructured // the grids' CRDs by name
 	grids       []grid
 
 	// unread are the findings about objects that could not be read, and missing are their kinds.
@@ -265,7 +265,7 @@ func (c *Cluster) knows(kinds ...string) bool {
 
 // knowsGrids reports whether grids of all kinds were read.
 func (c *Cluster) knowsGrids() bool {
-	return !slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })
+	return c.knows(kindCRD) && !slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })
 }
 
 // diagnosis returns what was read of the nodes, with some findings.
@@ -283,13 +283,7 @@ func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 }
 
 func (c *Cluster) running(program Program) []*workload {
-	var found []*workload
-	for _, w := range c.workloads {
-		if w.program == program {
-			found = append(found, w)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(c.workloads), func(w *workload) bool { return w.program != program })
 }
 
 // installed returns the workloads that run a program on edge nodes, or anywhere, without those of SuperEdge that this

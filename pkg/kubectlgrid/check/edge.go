@@ -90,22 +90,26 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 		row{true, Warning, Object{Kind: kindNode}, none + "Services to their sites", label})
 }
 
-// otherNode checks a node that is not an edge node.
+// otherNode checks a node that is not, or no longer, an edge node. Its kube-proxy may still ask a wrapper.
 func (r *Report) otherNode(c *Cluster, n *node) {
 	r.all("EdgeLabel", n.Name, row{n.edge != "" && n.edge != "false", Warning, n.Object,
 		fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
 		fmt.Sprintf("kubectl label node %s --overwrite %s=%s; %s where the wrapper is a unit of systemd, %s where the "+
 			"node starts wrapper and kube-proxy itself", n.Name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
 			v1.EdgeNodeStatic)})
-	wrapper := n.pod(wrapperProgram)
+	wrapper, in := n.pod(wrapperProgram), n.distribution
 	serves := wrapper.ready || wrapper.program != "" && !n.ready
+	const frozen = ", where no wrapper serves: its rules stay as they are"
 	for _, p := range n.podsOf(kubeProxyProgram) {
 		r.all(gridview.CheckKubeProxy, n.Name, row{c.leadsToWrappers(p.proxy.server) && !serves, Failure, p.Object,
-			p.proxy.asks() + ", where no wrapper serves: its rules stay as they are",
+			p.proxy.asks() + frozen,
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.Name,
 				v1.LabelEdgeNode, v1.EdgeNodePods)})
 	}
-	r.checkNodeArgs(c, n)
+	master, _ := n.master()
+	r.all(gridview.CheckKubeProxy, n.Name, row{c.leadsToWrappers(master) && !n.proxyDisabled && !wrapper.ready, Failure,
+		n.Object, fmt.Sprintf("its kube-proxy, a part of %s, asks %s%s", in, master, frozen),
+		fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's config.yaml and restart %s", master, in)})
 }
 
 // checkWrapper checks that an edge node has one wrapper.
@@ -153,18 +157,6 @@ func (c *Cluster) noneOfSystem(n *node, program Program) row {
 	return row{len(n.podsOf(program)) == 0 && !c.knows(podElsewhere), Unknown, n.Object, fmt.Sprintf("no %s of %s "+
 		"runs there, and pods of other namespaces could not be read", program, system),
 		"ask again as somebody who may read them"}
-}
-
-// checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy
-// to a wrapper that does not serve there.
-func (r *Report) checkNodeArgs(c *Cluster, n *node) {
-	master, _ := n.master()
-	r.all(gridview.CheckKubeProxy, n.Name, row{
-		c.leadsToWrappers(master) && !n.proxyDisabled && !n.pod(wrapperProgram).ready, Failure, n.Object,
-		fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules stay as they are",
-			n.distribution, master),
-		fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's config.yaml and restart %s", master,
-			n.distribution)})
 }
 
 // remedy returns what to do about a pod, or those of a workload, that are not ready.

@@ -70,9 +70,9 @@ func (c *Cluster) replaces(w *workload, n *node, about Object) []row {
 func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
-		r.add(Warning, check, cache.Object, "NodeLocal DNSCache answers the pods of its node, and keeps answers for "+
-			"up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from its Corefile "+
-			"(docs/coredns.md); otherwise nothing")
+		r.all(check, "", row{true, Warning, cache.Object, "NodeLocal DNSCache answers the pods of its node, and keeps " +
+			"answers for up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from its Corefile " +
+			"(docs/coredns.md); otherwise nothing"})
 	}
 	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "NodeLocal DNSCache is not installed")
 }

@@ -174,17 +174,16 @@ func Unread(about Object, err error, consequence string) Finding {
 	}
 }
 
-// object reads an object that a cluster may lack; nil if it does. It reports false if that could not be read.
-func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name, consequence string) (
-	found *unstructured.Unstructured, known bool) {
+// object reads an object that a cluster may lack; nil if it does, or if the object could not be read.
+func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name, consequence string,
+) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind)
-	err := c.API.Get(ctx, client.ObjectKey{Name: name}, object)
-	c.lost(Object{Kind: kind.Kind, Name: name}, client.IgnoreNotFound(err), consequence)
-	if err != nil {
-		return nil, apierrors.IsNotFound(err)
+	if err := c.API.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		c.lost(Object{Kind: kind.Kind, Name: name}, client.IgnoreNotFound(err), consequence)
+		return nil
 	}
-	return object, true
+	return object
 }
 
 func (c *Cluster) readNodes(ctx context.Context) {
@@ -446,16 +445,10 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 			"whether Calico takes kube-proxy's place is not known")
 	}
 	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"
-	policy, _ := c.object(ctx, policyKind, policyName, consequence)
-	if policy != nil {
-		binding, _ := c.object(ctx, policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
-		c.policy = binding != nil
-	}
-	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
-	if c.hubAPI = hub != nil; c.hubAPI {
-		if status, why := conditionOf(hub, "Available"); status != "True" { // kube-apiserver answers 503 then
-			c.hubAway = why
-		}
+	c.policy = c.object(ctx, policyKind, policyName, consequence) != nil &&
+		c.object(ctx, policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence) != nil
+	if hub := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known"); hub != nil {
+		c.hubAPI, c.hubAway = true, unmet(hub, "Available") // kube-apiserver answers 503 then
 	}
 }
 
@@ -474,15 +467,11 @@ func (c *Cluster) readLease(ctx context.Context) {
 func (c *Cluster) readGrids(ctx context.Context) {
 	for _, kind := range v1.Kinds {
 		name := kind.Plural + "." + v1.GroupName
-		crd, known := c.object(ctx, crdKind, name, "its version is not known, nor the state of such grids")
-		if known {
-			c.definitions[name] = crd
-		} else {
-			c.missing[kind.Kind] = true
-		}
+		crd := c.object(ctx, crdKind, name, "its version is not known, nor the state of such grids")
 		if crd == nil {
 			continue
 		}
+		c.definitions[name] = crd
 		found, err := pages.Keep(ctx, c.API, kind.NewList(), func(object v1.Object) (grid, bool) {
 			g := grid{about: named(kind.Kind, object.GetNamespace(), object.GetName()), trouble: c.gridTrouble(object)}
 			if spec, _ := v1.Workload(object); spec != nil {
@@ -495,15 +484,17 @@ func (c *Cluster) readGrids(ctx context.Context) {
 	}
 }
 
-// conditionOf returns the status of a condition of an object, or "", and why it is that, in words.
-func conditionOf(object *unstructured.Unstructured, name string) (status any, why string) {
+// unmet returns why a condition of an object is not True, in words; "" if it is.
+func unmet(object *unstructured.Unstructured, name string) string {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range conditions {
-		if condition, _ := entry.(map[string]any); condition["type"] == name {
-			return condition["status"], fmt.Sprintf("%v: %v", condition["reason"], condition["message"])
+		if condition, _ := entry.(map[string]any); condition["type"] == name && condition["status"] == "True" {
+			return ""
+		} else if condition["type"] == name {
+			return fmt.Sprintf("%v: %v", condition["reason"], condition["message"])
 		}
 	}
-	return "", "it has no condition " + name
+	return "it has no condition " + name
 }
 
 // changeAnswered is how long the controller may take to react to a change of a grid.

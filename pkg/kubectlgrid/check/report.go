@@ -56,37 +56,29 @@ type row struct {
 	message, action string
 }
 
-// first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one; the
-// message about something on it names it.
+// first adds the first row of a table that holds, as all does.
 func (r *Report) first(check, node string, rows ...row) {
 	if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
-		r.record(check, node, rows[i])
+		r.all(check, node, rows[i])
 	}
 }
 
-// all adds every row of a table that holds.
+// all adds every row of a table that holds. node is the node that the rows are about, if it is a single one; a message
+// about something on it names it.
 func (r *Report) all(check, node string, rows ...row) {
 	for _, row := range rows {
+		if node != "" && row.about.Kind != kindNode {
+			row.message = "on node " + node + " " + row.message
+		}
 		if row.holds {
-			r.record(check, node, row)
+			r.Findings = append(r.Findings, Finding{Severity: row.severity, Check: check, Object: row.about,
+				Message: row.message, Action: row.action, Node: node})
 		}
 	}
 }
 
-func (r *Report) record(check, node string, found row) {
-	if node != "" && found.about.Kind != kindNode {
-		found.message = "on node " + node + " " + found.message
-	}
-	r.Findings = append(r.Findings, Finding{Severity: found.severity, Check: check, Object: found.about,
-		Message: found.message, Action: found.action, Node: node})
-}
-
-func (r *Report) add(severity Severity, check string, about Object, message, action string) {
-	r.record(check, "", row{severity: severity, about: about, message: message, action: action})
-}
-
 func (r *Report) ok(check string, about Object, format string, args ...any) {
-	r.add(OK, check, about, fmt.Sprintf(format, args...), "")
+	r.all(check, "", row{true, OK, about, fmt.Sprintf(format, args...), ""})
 }
 
 // well adds the finding OK to a check without other findings, if the data for the check are known.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -169,64 +168,57 @@ func (r *Report) checkLater(c *Cluster) {
 	}
 }
 
-// rightsToInstall returns the rights that the commands of docs/install.md take.
-func (c *Cluster) rightsToInstall() []authorizationv1.ResourceAttributes {
-	server, known := minor(c.Server.Version)
-	var rights []authorizationv1.ResourceAttributes
-	add := func(since int, verbs, namespace, resources string) {
-		for _, resource := range strings.Fields(resources) {
-			of := schema.ParseGroupResource(resource)
-			for _, verb := range strings.Fields(verbs) {
-				if !known || server >= since {
-					rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.Group,
-						Resource: of.Resource, Namespace: namespace})
-				}
-			}
-		}
-	}
-	const rbac, flow, admission = ".rbac.authorization.k8s.io", ".flowcontrol.apiserver.k8s.io",
-		".admissionregistration.k8s.io"
-	const apply = "create patch"
-	add(0, apply, "", "customresourcedefinitions.apiextensions.k8s.io clusterroles"+rbac+" clusterrolebindings"+rbac)
-	add(0, apply, system, "roles"+rbac+" rolebindings"+rbac+" serviceaccounts configmaps daemonsets.apps "+
-		"deployments.apps poddisruptionbudgets.policy leases.coordination.k8s.io")
-	add(setup.FlowControl, apply, "", "flowschemas"+flow+" prioritylevelconfigurations"+flow)
-	add(setup.ValidatingPolicy, apply, "", "validatingadmissionpolicies"+admission+
-		" validatingadmissionpolicybindings"+admission)
-	if distribution, _ := c.distribution(); distribution == setup.Kubeadm {
-		add(setup.MutatingPolicy, apply, "", "mutatingadmissionpolicies"+admission+
-			" mutatingadmissionpolicybindings"+admission)
-	}
-	add(0, "escalate", "", "clusterroles"+rbac) // who may not escalate can only grant rights of his own
-	add(0, "patch", "", "nodes")
-	return rights
-}
-
-// checkRights reports missing rights for the installation.
+// checkRights reports which rights are missing of those that the commands of docs/install.md take.
 func (r *Report) checkRights(ctx context.Context, c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}
-	for _, right := range c.rightsToInstall() {
+	server, known := minor(c.Server.Version)
+	ask := func(verb, namespace, resource string) {
+		of := schema.ParseGroupResource(resource)
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &right,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: of.Group, Resource: of.Resource,
+				Namespace: namespace},
 		}}
+		if !c.knows(about.Kind) {
+			return
+		}
 		if err := c.API.Create(ctx, review); err != nil {
 			c.lost(about, err, "what you may do is not known")
 			return
 		}
-		message := fmt.Sprintf("you may not %s %s", right.Verb,
-			schema.GroupResource{Group: right.Group, Resource: right.Resource})
-		if right.Namespace != "" {
-			message += " in " + right.Namespace
+		message := fmt.Sprintf("you may not %s %s", verb, resource)
+		if namespace != "" {
+			message += " in " + namespace
 		}
 		if review.Status.Reason != "" {
 			message += " (" + review.Status.Reason + ")"
 		}
 		r.first(check, "",
-			row{!review.Status.Allowed && right.Verb == "escalate", Warning, about, message + ": the roles can be " +
-				"created only if you have every right yourself that they give", "install as a cluster administrator"},
+			row{!review.Status.Allowed && verb == "escalate", Warning, about, message + ": the roles can be created " +
+				"only if you have every right yourself that they give", "install as a cluster administrator"},
 			row{!review.Status.Allowed, Failure, about, message,
 				"install as a cluster administrator, or have this right granted"})
 	}
-	r.well(check, true, about, "you may do all that installing takes")
+	apply := func(since int, namespace, group string, resources ...string) {
+		for _, resource := range resources {
+			if !known || server >= since {
+				ask("create", namespace, resource+group)
+				ask("patch", namespace, resource+group)
+			}
+		}
+	}
+	const rbac, admission = ".rbac.authorization.k8s.io", ".admissionregistration.k8s.io"
+	apply(0, "", ".apiextensions.k8s.io", "customresourcedefinitions")
+	apply(0, "", rbac, "clusterroles", "clusterrolebindings")
+	apply(0, system, rbac, "roles", "rolebindings")
+	apply(0, system, "", "serviceaccounts", "configmaps", "daemonsets.apps", "deployments.apps",
+		"poddisruptionbudgets.policy", "leases.coordination.k8s.io")
+	apply(setup.FlowControl, "", ".flowcontrol.apiserver.k8s.io", "flowschemas", "prioritylevelconfigurations")
+	apply(setup.ValidatingPolicy, "", admission, "validatingadmissionpolicies", "validatingadmissionpolicybindings")
+	if distribution, _ := c.distribution(); distribution == setup.Kubeadm {
+		apply(setup.MutatingPolicy, "", admission, "mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
+	}
+	ask("escalate", "", "clusterroles"+rbac) // who may not escalate can only grant rights of his own
+	ask("patch", "", "nodes")
+	r.well(check, c.knows(about.Kind), about, "you may do all that installing takes")
 }

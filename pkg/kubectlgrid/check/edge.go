@@ -311,21 +311,16 @@ func (r *Report) checkSites(c *Cluster) {
 		}
 	}
 	for _, s := range c.services {
-		if s.byKubeProxy() &&
-			(s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
+		if s.byKubeProxy() && (s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
 			sites.Governed = append(sites.Governed, s.keys)
 		}
 	}
 	found := sites.Findings()
 	r.Findings = append(r.Findings, found...)
-	if len(found) > 0 || len(sites.Governed) == 0 || sites.GridsUnread {
-		return
-	}
-	with := ""
-	if c.coreDNS != nil {
-		with = ", and each site has a CoreDNS"
-	}
-	r.ok(gridview.CheckSite, Object{Kind: kindNode}, "no node is half in a site%s", with)
+	well, about := len(found) == 0 && len(sites.Governed) > 0 && !sites.GridsUnread, Object{Kind: kindNode}
+	r.first(gridview.CheckSite, "",
+		row{well && c.coreDNS != nil, OK, about, "no node is half in a site, and each site has a CoreDNS", ""},
+		row{well, OK, about, "no node is half in a site", ""})
 }
 
 // resolvers returns the Services that the nodes ask for names. Pods ask the one of CoreDNS, or NodeLocal DNSCache on

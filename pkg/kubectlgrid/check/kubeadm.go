@@ -37,7 +37,7 @@ func (r *Report) checkKubeadm(c *Cluster) {
 	}
 	for _, p := range c.pods {
 		// A pod of kube-proxy-edge waits where kubeadm's is about to end.
-		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.node == "" && p.waitsFor != "" &&
+		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.waitsFor != "" &&
 			!c.ownerOf(p).selectsEdge, Warning, p.Object,
 			"it waits for its turn beside another kube-proxy, whose place it would take", awayPatch})
 	}

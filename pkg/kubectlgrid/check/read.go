@@ -265,22 +265,20 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container
 	reduced := &pod{
 		part: c.partOf(ctx, about, &p.Spec, of, revision), owner: owner, node: p.Spec.NodeName,
 		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
+		waitsFor: meantFor(&p.Spec),
 	}
 	if !reduced.ready {
-		reduced.why, reduced.unreadySince = gridview.PodProblem(p), p.CreationTimestamp.Time
-		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodReady && !c.LastTransitionTime.IsZero() {
-				reduced.unreadySince = c.LastTransitionTime.Time
-			}
+		reduced.why = gridview.PodProblem(p)
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			reduced.unreadySince = c.LastTransitionTime.Time
 		}
 	}
 	for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if status.Name == of.Name && status.State.Running != nil {
 			reduced.started = status.State.Running.StartedAt.Time
 		}
-	}
-	if p.Spec.NodeName == "" {
-		reduced.waitsFor = meantFor(&p.Spec)
 	}
 	words := commandLine(of)
 	switch reduced.program {
@@ -301,8 +299,11 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container
 	return reduced
 }
 
-// meantFor returns the node for which a DaemonSet made a pod.
+// meantFor returns the node for which a DaemonSet made a pod that has none yet.
 func meantFor(spec *corev1.PodSpec) string {
+	if spec.NodeName != "" {
+		return ""
+	}
 	for _, term := range requiredTerms(spec) {
 		for _, field := range term.MatchFields {
 			if field.Key == "metadata.name" && len(field.Values) == 1 {

@@ -96,7 +96,7 @@ func TestCheckInstall(t *testing.T) {
 		"values": "image:\n  registry: example.org\n  tag: \"v7\"\ndistribution: k3s\n"} {
 		o := call(t, s, "check", "--pre", "--registry=example.org", "--tag=v7", "-o", format)
 		if !strings.HasPrefix(o.stdout, want) || strings.Contains(o.stdout, "ok ") ||
-			!strings.Contains(o.stderr, "the cluster is k3s's") {
+			!strings.Contains(o.stderr, "the cluster is k3s") {
 			t.Errorf("%s: got %+v", format, o)
 		}
 	}

@@ -96,8 +96,7 @@ func (r *Report) checkController(c *Cluster) {
 	none := len(controllers) == 0 && c.knows(kindLease)
 	const apply = "apply manifests/application-grid-controller"
 	r.first(check, "",
-		row{len(controllers) == 0 && c.leads, OK, last.Object, "a controller leads that is not a Deployment of this " +
-			"cluster", ""},
+		row{len(controllers) == 0 && c.leads, OK, last.Object, "a controller leads that is not a Deployment here", ""},
 		row{none && len(c.grids) == 0, Warning, last.Object, "no controller is installed, and no grids exist",
 			apply + " if you want grids; Services work without it"},
 		row{none, Failure, last.Object, "no controller is installed: grids are not being reconciled", apply},
@@ -130,8 +129,7 @@ func (r *Report) checkDefinitions(c *Cluster) {
 		r.first(check, "",
 			row{version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
 				v1.AnnotationCRDVersion + ", as SuperEdge's have none; fields that grids have now are lost in it",
-				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else " +
-					"there is to do"},
+				"kubectl apply -k manifests/crds --server-side --force-conflicts, and see docs/migrate.md"},
 			row{version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: "+
 				"fields that grids have now are lost in it", version, want), apply},
 			row{version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d",

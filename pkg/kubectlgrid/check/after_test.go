@@ -126,8 +126,8 @@ var wrapperDefects = map[string]defect{
 		},
 		[]string{
 			"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: on node edge0 its state is that of the " +
-				"node's last contact: the node is not ready",
-			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: on node edge0 its state is that of the node's last contact"}},
+				"last contact: the node is not ready",
+			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: on node edge0 its state is that of the last contact"}},
 	"two wrappers": {
 		func(c *testCluster) {
 			p := c.run("application-grid-wrapper", "edge0").DeepCopy()
@@ -611,7 +611,7 @@ var newDefects = map[string]defect{
 		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1")
 		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
 	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name",
-		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: on node edge1 its state is that of the node's last contact"}},
+		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: on node edge1 its state is that of the last contact"}},
 	"a name of something else, which has no endpoints": {func(c *testCluster) {
 		get[*corev1.Service](c, "Service shop/echo-svc").Spec.Type = corev1.ServiceTypeExternalName
 		delete(get[*corev1.Node](c, "Node /edge1").Labels, "zone1")

@@ -50,20 +50,18 @@ func (r *Report) checkDistribution(c *Cluster) {
 	about := Object{Kind: kindNode}
 	name, because := c.distribution()
 	server, known := minor(c.Server.Version)
+	is := fmt.Sprintf("the cluster is %s (%s)", name, because)
 	r.first(check, "",
 		row{name == "", Warning, about, "its nodes do not show which distribution this cluster is",
 			"find out how each node's kube-proxy is started, and see docs/other-clusters.md"},
-		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and "+
-			"writes it back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy " +
-			"you configure, such as edge nodes of your own"},
-		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name,
-			because), ""},
-		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
+		row{managed[name], Failure, about, is + ": its provider owns kube-proxy and writes it back",
+			"it was not tried there; use nodes whose kube-proxy you configure, such as edge nodes of your own"},
+		row{name == setup.Kubeadm || name == setup.K3s, OK, about, is, ""},
+		row{true, Warning, about, is + ", which was not tried",
 			"try it on one node; what is printed below follows from that distribution's documentation"})
 	r.all(check, "",
 		row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
-			fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
-				c.Server.Version),
+			"an API server of " + c.Server.Version + " has no such policies, to keep its kube-proxy off edge nodes",
 			"one command has to be repeated after each upgrade: docs/kubeadm.md, Before 1.36"},
 		row{slices.ContainsFunc(c.nodes, func(n *node) bool { return n.distribution != "" && n.distribution != name }),
 			Warning, about, "the nodes are of different distributions",
@@ -78,7 +76,7 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	for _, w := range sets {
 		r.proxyConfig(c, &w.part)
 		r.all(check, "", row{w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == setup.Kubeadm, Warning,
-			w.Object, "it has a required node affinity of its own, which the policy of manifests/kubeadm leaves as it is",
+			w.Object, "it has a required node affinity of its own, which manifests/kubeadm leaves as it is",
 			"add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it"})
 	}
 	static := map[string]bool{} // by image
@@ -121,10 +119,8 @@ func (r *Report) proxyConfig(c *Cluster, p *part) {
 			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
 		row{config.serverErr != nil, Unknown, about, fmt.Sprintf("how it gets its server is not known: %v",
 			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
-		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and %s", tag, mode,
-			config.asks()), ""},
-		row{severity != OK, severity, about, "its version " + tag + " " + wrong, "give it the API server's version, " +
-			c.Server.Version})
+		row{config.serverErr == nil, OK, about, "it is " + tag + ", in mode " + mode + ", and " + config.asks(), ""},
+		row{severity != OK, severity, about, "its version " + tag + " " + wrong, "give it the API server's version"})
 }
 
 // mode reports a mode of kube-proxy that was never tested.

@@ -80,8 +80,8 @@ func (r *Report) checkBypasses(c *Cluster) {
 	const check = gridview.CheckBypass
 	for _, w := range c.workloads {
 		if w.bypass != nil {
-			r.all(check, "", row{true, Warning, w.Object, w.bypass.name + " reads endpoints itself and connects to pods: " +
-				"what comes through it reaches every site", w.bypass.advice})
+			r.all(check, "", row{true, Warning, w.Object, w.bypass.name + " reads endpoints itself and connects to " +
+				"pods: what comes through it reaches every site", w.bypass.advice})
 		}
 	}
 	r.well(check, c.knows(kindDaemonSet, kindDeployment), Object{Kind: kindDeployment},

@@ -265,7 +265,8 @@ func (c *Cluster) knows(kinds ...string) bool {
 
 // knowsGrids reports whether grids of all kinds were read.
 func (c *Cluster) knowsGrids() bool {
-	return c.knows(kindCRD) && !slices.ContainsFunc(v1.Kinds, func(kind v1.GridKind) bool { return !c.knows(kind.Kind) })
+	unread := func(kind v1.GridKind) bool { return !c.knows(kind.Kind) }
+	return c.knows(kindCRD) && !slices.ContainsFunc(v1.Kinds, unread)
 }
 
 // diagnosis returns what was read of the nodes, with some findings.

@@ -84,8 +84,8 @@ func (r *Report) checkCredentials(ctx context.Context, c *Cluster) {
 		doc := c.document(ctx, about, "when the credentials in it end is not known")
 		for _, key := range slices.Sorted(maps.Keys(doc.data)) {
 			for _, found := range credentialsIn(doc.data[key]) {
-				look(about, found.what+" in key "+key, found.ends, "renew it there; the wrapper reads it again without a "+
-					"restart, kube-proxy does not (docs/systemd.md, Renew the token, says how a token is made)")
+				look(about, found.what+" in key "+key, found.ends, "renew it there; the wrapper reads it again, and "+
+					"kube-proxy does after a restart (docs/systemd.md, Renew the token, says how a token is made)")
 			}
 		}
 	}

@@ -41,9 +41,10 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 	for _, n := range c.nodes {
 		proxies := n.podsOf(kubeProxyProgram)
 		r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
-			fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
-			"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
-				"then delete the pod of the one that stays, so that it writes all of its rules"})
+			fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies),
+				podNames(proxies)),
+			"keep all but one off the node (docs/other-clusters.md; on kubeadm: kube-proxy-away.yaml), then delete the " +
+				"pod of the one that stays, so that it writes all of its rules"})
 		if !n.isEdge() {
 			r.otherNode(c, n)
 			continue
@@ -94,9 +95,8 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 func (r *Report) otherNode(c *Cluster, n *node) {
 	r.all("EdgeLabel", n.Name, row{n.edge != "" && n.edge != "false", Warning, n.Object,
 		fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
-		fmt.Sprintf("kubectl label node %s --overwrite %s=%s; %s where the wrapper is a unit of systemd, %s where the "+
-			"node starts wrapper and kube-proxy itself", n.Name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
-			v1.EdgeNodeStatic)})
+		fmt.Sprintf("kubectl label node %s --overwrite %s=%s; docs/install.md has the other values", n.Name,
+			v1.LabelEdgeNode, v1.EdgeNodePods)})
 	wrapper, in := n.pod(wrapperProgram), n.distribution
 	serves := wrapper.ready || wrapper.program != "" && !n.ready
 	const frozen = ", where no wrapper serves: its rules stay as they are"
@@ -147,8 +147,7 @@ func (r *Report) agent(c *Cluster, check string, n *node, program Program) {
 			"it is given the name of another node, whose site Services reach from there: --hostname=" + p.hostname,
 			"take --hostname from its arguments, or set it to $(NODE_NAME)"},
 		row{n.silent, Unknown, p.Object, "its state is not known: the node is unreachable", expected},
-		row{!n.ready, Warning, p.Object, "its state is that of the node's last contact: the node is not ready",
-			expected},
+		row{!n.ready, Warning, p.Object, "its state is that of the last contact: the node is not ready", expected},
 		row{!p.ready, Failure, p.Object, "it is not ready: " + p.why, p.remedy(p.why)})
 }
 
@@ -256,7 +255,7 @@ func (r *Report) noProxyPod(c *Cluster, n *node) {
 			n.distribution + "'s own process there, and only a file on the node says which server it asks",
 			wrapper.onNode()},
 		row{!leadsToWrapper(master, wrapper.port), Failure, n.Object, inProcess + asks + ", and Services reach every " +
-			"site from there", fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into the node's config.yaml and restart %s`,
+			"site from there", fmt.Sprintf(`put kube-proxy-arg: ["master=%s"] into its config.yaml and restart %s`,
 			wrapper.url(), n.distribution)},
 		row{wrapper.otherScheme(master) != "", Failure, n.Object, inProcess + "asks " + master +
 			wrapper.otherScheme(master) + ": its rules stay as they are",

@@ -46,13 +46,13 @@ func (r *Report) checkKubeadm(c *Cluster) {
 		leads := c.leadsToWrappers(w.proxy.server)
 		everywhere = everywhere || leads && edge == nil
 		r.first(check, "",
-			row{leads && edge == nil, Warning, w.Object, "it asks the wrapper on every node, which the next upgrade by " +
-				"kubeadm undoes, as it writes this DaemonSet again",
+			row{leads && edge == nil, Warning, w.Object, "it asks the wrapper on every node, which the next upgrade " +
+				"by kubeadm undoes, as it writes this DaemonSet again",
 				"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/kubeadm.md)"},
 			row{!leads && !w.avoidsEdge, Failure, w.Object, "its node affinity does not keep it off edge nodes",
-				awayPatch + "; to a node affinity of its own add the terms of manifests/kubeadm/kube-proxy-policy.yaml"},
-			row{!leads && !w.waitsForWrapper, Warning, w.Object, "it leaves a node as soon as that is labelled, before " +
-				"the wrapper there is ready: until then the node's rules are frozen", awayPatch})
+				awayPatch + "; to an affinity of its own add the terms of manifests/kubeadm/kube-proxy-policy.yaml"},
+			row{!leads && !w.waitsForWrapper, Warning, w.Object, "it leaves a node as soon as that is labelled, " +
+				"before the wrapper there is ready: until then the node's rules are frozen", awayPatch})
 	}
 	if everywhere {
 		return
@@ -129,8 +129,8 @@ func (r *Report) checkHub(c *Cluster) {
 	}
 	asks := slices.ContainsFunc(wrappers, func(w *workload) bool { return w.hub })
 	r.first(check, "",
-		row{c.hubAPI && len(hubs) == 0, Failure, api, "it points to a hub that does not exist: deletions of namespaces " +
-			"and lists of all resources fail", "kubectl delete apiservice " + hubAPIName},
+		row{c.hubAPI && len(hubs) == 0, Failure, api, "it points to a hub that does not exist: deletions of " +
+			"namespaces and lists of all resources fail", "kubectl delete apiservice " + hubAPIName},
 		row{asks && len(hubs) == 0, Failure, about, "the wrappers ask a hub (--hub), and none is installed: " + alone,
 			"install manifests/application-grid-hub, or take --hub from the wrapper's arguments (docs/hub.md)"},
 		row{asks && !ready, Failure, about, "the wrappers ask it, and none of its pods is available: " + alone,

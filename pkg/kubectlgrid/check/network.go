@@ -70,9 +70,9 @@ func (c *Cluster) replaces(w *workload, n *node, about Object) []row {
 func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
-		r.all(check, "", row{true, Warning, cache.Object, "NodeLocal DNSCache answers the pods of its node, and keeps " +
-			"answers for up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from its Corefile " +
-			"(docs/coredns.md); otherwise nothing"})
+		r.all(check, "", row{true, Warning, cache.Object, "NodeLocal DNSCache answers the pods of its node, and " +
+			"keeps answers for up to 30 s", "if you have StatefulSetGrids, remove the cache of cluster.local from " +
+			"its Corefile (docs/coredns.md); otherwise nothing"})
 	}
 	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "NodeLocal DNSCache is not installed")
 }
@@ -80,19 +80,18 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 // checkPort looks for other programs that use the wrapper's port.
 func (r *Report) checkPort(c *Cluster) {
 	const check = gridview.CheckPort
-	needed := false // somewhere
+	needed := c.edges() == 0 // somewhere
 	for _, n := range c.nodes {
 		needs := n.isEdge() && n.pod(wrapperProgram).port == defaultPort
 		needed = needed || needs
 		for _, p := range n.pods {
 			r.all(check, n.Name, row{p.takesPort && p.program != wrapperProgram && needs, Failure, p.Object,
 				fmt.Sprintf("it takes port %d, which the wrapper needs", defaultPort),
-				"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
-					"kube-proxy's server)"})
+				"give it another port, keep it off edge nodes, or give the wrapper and its clients another port"})
 		}
 	}
 	for _, w := range c.workloads {
-		r.all(check, "", row{w.takesPort && w.program != wrapperProgram && (needed || c.edges() == 0), Warning, w.Object,
+		r.all(check, "", row{w.takesPort && w.program != wrapperProgram && needed, Warning, w.Object,
 			fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
 			"give it another port, or keep it off edge nodes"})
 	}

@@ -354,8 +354,7 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 			c.workloads = append(c.workloads, &one)
 		}
 	})
-	c.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
-		"programs, are not known")
+	c.lost(Object{Kind: kind}, err, "those that run one of the programs, or take the wrapper's port, are not known")
 }
 
 // problem returns the problem of a workload's first pod that is not ready, as the end of a sentence; "" if it is not

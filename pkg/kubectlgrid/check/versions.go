@@ -38,14 +38,12 @@ func (r *Report) checkVersions(c *Cluster) {
 	about, upgrade := Object{Kind: "API server"}, fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested)
 	server, known := minor(c.Server.Version)
 	r.first(check, "",
-		row{!known, Unknown, about,
-			fmt.Sprintf("its version %q has no meaning here", c.Server.Version),
+		row{!known, Unknown, about, fmt.Sprintf("its version %q has no meaning here", c.Server.Version),
 			"see docs/compatibility.md for the versions that are supported"},
-		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve "+
-			"discovery.k8s.io/v1, which the wrapper follows", c.Server.Version), upgrade},
-		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.Server.Version, tested),
-			upgrade},
-		row{server > newestTested, Warning, about, fmt.Sprintf("it is %s, newer %s", c.Server.Version, tested),
+		row{known && server < slicesSince, Failure, about, "it is " + c.Server.Version +
+			", and does not serve discovery.k8s.io/v1, which the wrapper follows", upgrade},
+		row{known && server < oldestTested, Warning, about, "it is " + c.Server.Version + ", older " + tested, upgrade},
+		row{server > newestTested, Warning, about, "it is " + c.Server.Version + ", newer " + tested,
 			"look for a newer release of application-grid, and try it on one site first"},
 		row{known, OK, about, "it is " + c.Server.Version, ""})
 	if !c.knows(kindNode) || !known {
@@ -103,11 +101,9 @@ func (r *Report) checkSkew(c *Cluster) {
 	}
 	r.all(check, "",
 		row{len(ours) > 1, Warning, sets, "the programs are of different versions: " + byTag(ours), "wait until the " +
-			"roll-out ends, on nodes without a link when they are back; or give all of them the same tag in your " +
-			"kustomization, and apply it"},
+			"roll-out ends, on nodes without a link when they are back; or apply the same tag for all of them"},
 		row{len(proxies) > 1, Warning, sets, "the kube-proxies are of different versions: " + byTag(proxies), "give " +
-			"kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm upgrade (kubeProxy.image, " +
-			"if you have set it)"})
+			"kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm upgrade (kubeProxy.image)"})
 	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment), sets, "no versions differ")
 }
 
@@ -123,9 +119,10 @@ func byTag(names map[string][]string) string {
 // checkPlatforms reports nodes with a platform without images.
 func (r *Report) checkPlatforms(c *Cluster) {
 	const check = "Platform"
+	built := []string{"amd64", "arm64", "arm"}
 	for _, n := range c.nodes {
-		r.all(check, n.Name, row{n.os == "linux" && !slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch), Warning,
-			n.Object, "there are no images for its architecture " + n.arch,
+		r.all(check, n.Name, row{n.os == "linux" && !slices.Contains(built, n.arch), Warning, n.Object,
+			"there are no images for its architecture " + n.arch,
 			"do not make it an edge node, or build images with PLATFORMS=linux_" + n.arch})
 	}
 	r.well(check, c.knows(kindNode), Object{Kind: kindNode}, "there are images for the architectures of %s",

@@ -37,16 +37,13 @@ var (
 // none.
 func credentialsIn(text string) []credential {
 	var found []credential
-	pems := [][]byte{[]byte(text)}
 	for _, encoded := range encodedPEM.FindAllString(text, -1) {
 		decoded, _ := base64.StdEncoding.DecodeString(encoded) // what is not base64 is no PEM either
-		pems = append(pems, decoded)
+		text += "\n" + string(decoded)
 	}
-	for _, pem := range pems {
-		certificates, _ := cert.ParseCertsPEM(pem) // without any there is nothing that ends
-		for _, certificate := range certificates {
-			found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
-		}
+	certificates, _ := cert.ParseCertsPEM([]byte(text)) // without any there is nothing that ends
+	for _, certificate := range certificates {
+		found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
 	}
 	for _, token := range tokens.FindAllStringSubmatch(text, -1) {
 		var claims struct {

@@ -43,8 +43,8 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		r.all(gridview.CheckKubeProxy, n.Name, row{len(proxies) > 1, Failure, n.Object,
 			fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies),
 				podNames(proxies)),
-			"keep all but one off the node (docs/other-clusters.md; on kubeadm: kube-proxy-away.yaml), then delete the " +
-				"pod of the one that stays, so that it writes all of its rules"})
+			"keep all but one off the node (docs/other-clusters.md; on kubeadm: kube-proxy-away.yaml), then delete " +
+				"the pod of the one that stays, so that it writes all of its rules"})
 		if !n.isEdge() {
 			r.otherNode(c, n)
 			continue

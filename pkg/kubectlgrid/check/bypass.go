@@ -52,10 +52,8 @@ var bypasses = []bypass{
 // bypassOf returns the program of a workload if it reads endpoints itself, and nil otherwise.
 func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 	names := append(make([]string, 0, 1+3*len(spec.Containers)), workload)
-	for i := range spec.Containers {
-		c := &spec.Containers[i]
-		first := append(slices.Concat(c.Command, c.Args), "")[0]
-		names = append(names, c.Name, path.Base(repository(c.Image)), path.Base(first))
+	for _, c := range spec.Containers {
+		names = append(names, c.Name, path.Base(repository(c.Image)), executable(commandLine(&c)))
 	}
 	i := slices.IndexFunc(bypasses, func(b bypass) bool {
 		return slices.ContainsFunc(b.known, func(known string) bool { return slices.Contains(names, known) })

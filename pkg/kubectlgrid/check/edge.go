@@ -305,9 +305,7 @@ func (r *Report) checkSites(c *Cluster) {
 	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, CoreDNS: c.coreDNS, Resolvers: c.resolvers(),
 		GridsUnread: !c.knowsGrids()}
 	for _, g := range c.grids {
-		if g.key != "" {
-			sites.GridKeys = append(sites.GridKeys, g.key)
-		}
+		sites.GridKeys = append(sites.GridKeys, g.key) // "", which no label has, for a ServiceGrid
 	}
 	for _, s := range c.services {
 		if s.byKubeProxy() && (s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {

@@ -148,7 +148,6 @@ func readCluster(ctx context.Context, source Source) *Cluster {
 		ofGrids: map[Object]metav1.Object{}, definitions: map[string]*unstructured.Unstructured{}}
 	c.readCiliumConfigs(ctx)
 	c.readNodes(ctx)
-	c.readPods(ctx)
 	c.readWorkloads(ctx, kindDaemonSet, &appsv1.DaemonSetList{})
 	c.readWorkloads(ctx, kindDeployment, &appsv1.DeploymentList{})
 	c.readWorkloads(ctx, "StatefulSet", &appsv1.StatefulSetList{})
@@ -186,17 +185,14 @@ func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name
 	return object
 }
 
+// readNodes reads the nodes, and the pods in their network: all of ours, every kube-proxy, and others that can use a
+// port of a node.
 func (c *Cluster) readNodes(ctx context.Context) {
 	var err error
 	c.nodes, err = pages.Keep(ctx, c.API, &corev1.NodeList{}, func(n *corev1.Node) (*node, bool) {
 		return nodeOf(n), true
 	})
 	c.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
-}
-
-// readPods reads the pods in the nodes' network: all of ours, every kube-proxy, and others that can use a port of a
-// node.
-func (c *Cluster) readPods(ctx context.Context) {
 	read := func(options ...client.ListOption) error {
 		c.pods = nil
 		return pages.Each(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) {
@@ -207,7 +203,7 @@ func (c *Cluster) readPods(ctx context.Context) {
 			}
 		}, options...)
 	}
-	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
+	err = read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
 		err = read()
 	}

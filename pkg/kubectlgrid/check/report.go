@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -134,8 +135,5 @@ func (r *Report) PrintInstall(out io.Writer) {
 	if install.Kubeconfig != "" {
 		fmt.Fprintf(out, "\n# edge/kubeconfig.conf\n%s", install.Kubeconfig)
 	}
-	fmt.Fprintln(out)
-	for _, note := range install.Notes {
-		fmt.Fprintln(out, "- "+note)
-	}
+	fmt.Fprintf(out, "\n- %s\n", strings.Join(install.Notes, "\n- ")) // there are some always
 }

@@ -46,9 +46,6 @@ func (r *Report) checkVersions(c *Cluster) {
 		row{server > newestTested, Warning, about, "it is " + c.Server.Version + ", newer " + tested,
 			"look for a newer release of application-grid, and try it on one site first"},
 		row{known, OK, about, "it is " + c.Server.Version, ""})
-	if !c.knows(kindNode) || !known {
-		return
-	}
 	for _, n := range c.nodes {
 		severity, wrong := c.skew(n.kubelet)
 		r.all(check, n.Name, row{severity != OK && n.kubelet != "" && n.os != "windows", severity, n.Object,

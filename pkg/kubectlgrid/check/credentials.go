@@ -38,7 +38,7 @@ var (
 func credentialsIn(text string) []credential {
 	var found []credential
 	for _, encoded := range encodedPEM.FindAllString(text, -1) {
-		decoded, _ := base64.StdEncoding.DecodeString(encoded) // what is not base64 is no PEM either
+		decoded, _ := base64.StdEncoding.DecodeString(encoded) // without base64 there is no PEM
 		text += "\n" + string(decoded)
 	}
 	certificates, _ := cert.ParseCertsPEM([]byte(text)) // without any there is nothing that ends

@@ -2,8 +2,8 @@
 // the findings that `kubectl grid check` prints.
 //
 // readCluster asks the API server and reduces the answers, page by page, to a Cluster, whose size grows with the number
-// of nodes, not with the number of pods on them. Before and After write a Report from a Cluster. An object that could
-// not be read is also a finding; nothing is concluded from it.
+// of nodes, not with the number of pods on them. Before and After write a Report from a Cluster; checkRights and
+// checkCredentials ask for more. An object that could not be read is also a finding; nothing is concluded from it.
 //
 // The package prints nothing and reads no command line; cmd/kubectl-grid does.
 package check

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
-	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 var ciliumConfigKind = schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeConfig"}
@@ -52,20 +51,6 @@ func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 	c.lost(Object{Kind: ciliumConfigKind.Kind}, client.IgnoreNotFound(err), whomCiliumAsks)
 }
 
-// ciliumURLs returns the API servers that the CiliumNodeConfigs beside Cilium, or else its ConfigMap, give the agent of
-// a node with these labels. Of several for the node, which are in the order of their names, the last one counts.
-func (c *Cluster) ciliumURLs(cilium *workload, of topology.Labels) (urls string) {
-	if doc := c.documents[ciliumDefaults(cilium)]; doc != nil {
-		urls = doc.data[apiServerURLs]
-	}
-	for _, config := range c.ciliumConfigs {
-		if config.namespace == cilium.Namespace && config.nodes.Matches(labels.Set(of)) {
-			urls = config.urls
-		}
-	}
-	return urls
-}
-
 // ciliumDefaults names the ConfigMap with the settings of all agents.
 func ciliumDefaults(cilium *workload) Object {
 	return named(kindConfigMap, cilium.Namespace, "cilium-config")
@@ -77,11 +62,22 @@ func (c *Cluster) ciliumAlone() bool {
 		!slices.ContainsFunc(c.nodes, func(n *node) bool { return ownProxy[n.distribution] && !n.proxyDisabled })
 }
 
-// ciliumAsks returns whom the agent of Cilium on an edge node asks: the first row that holds.
+// ciliumAsks returns whom the agent of Cilium on an edge node asks: the first row that holds. The CiliumNodeConfigs
+// beside Cilium say that, its ConfigMap, or its environment. Of several for the node, which are in the order of their
+// names, the last one counts.
 func (c *Cluster) ciliumAsks(cilium *workload, n *node, about Object) []row {
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
-	servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
+	urls := ""
+	if doc := c.documents[ciliumDefaults(cilium)]; doc != nil {
+		urls = doc.data[apiServerURLs]
+	}
+	for _, config := range c.ciliumConfigs {
+		if config.namespace == cilium.Namespace && config.nodes.Matches(labels.Set(n.labels)) {
+			urls = config.urls
+		}
+	}
+	servers := strings.FieldsFunc(cmp.Or(urls, inClusterServer(cilium.env)),
 		func(r rune) bool { return r == ',' || r == ' ' })
 	server, wrapper := strings.Join(servers, ", "), n.pod(wrapperProgram)
 	const asks, leaves = "its agent of Cilium asks ", ": Services reach every site from there"

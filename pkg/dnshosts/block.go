@@ -9,16 +9,25 @@ import (
 // The lines that begin and end the block that this package writes. Everything else in a hosts file is foreign, and kept
 // byte for byte.
 const (
-	beginMark = "# BEGIN statefulset-grid-daemon (this block is rewritten; lines outside of it are kept)"
-	endMark   = "# END statefulset-grid-daemon"
-	// beginPrefix is the part of beginMark that is recognised. The remark after it may change between versions.
 	beginPrefix = "# BEGIN statefulset-grid-daemon"
+	beginMark   = beginPrefix + " (this block is rewritten; lines outside of it are kept)"
+	endMark     = "# END statefulset-grid-daemon"
+)
+
+// The patterns of what is recognised. The remark after beginPrefix may change between versions. A line may end with
+// CRLF, as some editors save it: a block that was not recognised would be answered forever.
+var (
+	beginLine = regexp.MustCompile(`(?m)^` + beginPrefix + `(?: .*)?\r?$\n?`)
+	endLine   = regexp.MustCompile(`(?m)^` + endMark + `\r?$\n?`)
+	// ourLines are those of records, below any cluster domain, at the beginning of a text. A grid's name may have dots.
+	ourLines = regexp.MustCompile(
+		`^(?:[0-9a-f.:]+ [a-z0-9][a-z0-9.-]*-\d+\.[a-z0-9-]+\.[a-z0-9-]+\.svc\.[a-z0-9.-]+\r?(?:\n|$))*`)
 )
 
 // Content is the content of a hosts file, split into the block and what is around it.
 type Content struct {
 	// Before and After are the foreign bytes around the block. Before is empty, or ends with a newline.
-	Before, After []byte
+	Before, After string
 	// Block has the lines of the block, without the marks and without newlines; nil if the file has no block.
 	Block []string
 }
@@ -27,51 +36,25 @@ type Content struct {
 //
 // If a block has lost its end mark, it ends at the first line that this package does not write. If there are several
 // blocks (a file was appended to itself), the lines of all belong to the block, which Render writes where the first one
-// is. A line may end with CRLF, as some editors save it: a block that was not recognised would be answered forever.
+// is.
 func Parse(data []byte) Content {
-	var c Content
-	inside := false
-	ended := true // false in a block without an end
-	lines := slices.Collect(strings.Lines(string(data)))
-	for i, whole := range lines {
-		line := content(whole)
-		switch {
-		case isBegin(line):
-			ended = hasEnd(lines[i+1:])
-			inside, c.Block = true, append([]string{}, c.Block...) // not nil, even without lines
-		case inside && ended && line == endMark:
-			inside = false
-		case inside && (ended || ours.MatchString(line)):
-			c.Block = append(c.Block, line)
-		case c.Block != nil:
-			inside = false
-			c.After = append(c.After, whole...)
-		default:
-			c.Before = append(c.Before, whole...)
-		}
+	parts := beginLine.Split(string(data), -1)
+	if len(parts) == 1 { // the block goes before them, because the last line may lack a newline
+		return Content{After: parts[0]}
 	}
-	if c.Block == nil { // the block goes before them, because the last line may lack a newline
-		c.Before, c.After = nil, c.Before
+	c := Content{Before: parts[0], Block: []string{}}
+	for _, part := range parts[1:] {
+		end := endLine.FindStringIndex(part)
+		if end == nil {
+			length := len(ourLines.FindString(part))
+			end = []int{length, length}
+		}
+		for line := range strings.Lines(part[:end[0]]) {
+			c.Block = append(c.Block, content(line))
+		}
+		c.After += part[end[1]:]
 	}
 	return c
-}
-
-func isBegin(line string) bool {
-	rest, found := strings.CutPrefix(line, beginPrefix)
-	return found && (rest == "" || rest[0] == ' ')
-}
-
-// hasEnd reports whether the block that begins before these lines has an end mark before another block begins.
-func hasEnd(lines []string) bool {
-	for _, whole := range lines {
-		switch line := content(whole); {
-		case line == endMark:
-			return true
-		case isBegin(line):
-			return false
-		}
-	}
-	return false
 }
 
 // content returns a line without its end.
@@ -79,11 +62,8 @@ func content(line string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 }
 
-// ours is the form of the lines of View.Records, below any cluster domain. A grid's name may have dots.
-var ours = regexp.MustCompile(`^[0-9a-f.:]+ [a-z0-9][a-z0-9.-]*-\d+\.[a-z0-9-]+\.[a-z0-9-]+\.svc\.[a-z0-9.-]+$`)
-
 // Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.
 func (c *Content) Render(lines []string) []byte {
 	block := strings.Join(slices.Concat([]string{beginMark}, lines, []string{endMark, ""}), "\n")
-	return slices.Concat(c.Before, []byte(block), c.After)
+	return []byte(c.Before + block + c.After)
 }

@@ -2,6 +2,7 @@ package dnshosts
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -61,7 +62,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Parse([]byte(test.file))
-			if string(c.Before) != test.before || string(c.After) != test.after || (c.Block == nil) != test.unmarked {
+			if c.Before != test.before || c.After != test.after || (c.Block == nil) != test.unmarked {
 				t.Errorf("before %q, after %q, block %q", c.Before, c.After, c.Block)
 			}
 			if want := strings.FieldsFunc(test.block,
@@ -80,7 +81,7 @@ func checkRoundTrip(t *testing.T, data []byte, lines []string) {
 	first := Parse(data)
 	rendered := first.Render(lines)
 	second := Parse(rendered)
-	if !bytes.Equal(first.Before, second.Before) || !bytes.Equal(first.After, second.After) {
+	if first.Before != second.Before || first.After != second.After {
 		t.Errorf("foreign bytes changed:\nbefore %q\nafter  %q\nnow    %q\nand    %q",
 			first.Before, first.After, second.Before, second.After)
 	}
@@ -109,7 +110,7 @@ func FuzzParse(f *testing.F) {
 		checkRoundTrip(t, data, lines)
 		// Nothing is lost or made up: what is neither a mark nor in the block is foreign, byte by byte.
 		c := Parse(data)
-		var foreign []byte
+		var foreign strings.Builder
 		block := c.Block
 		at := 0
 		for whole := range strings.Lines(string(data)) {
@@ -120,15 +121,36 @@ func FuzzParse(f *testing.F) {
 				block = block[1:]
 			case line == endMark && endsBlock(data, at):
 			default:
-				foreign = append(foreign, whole...)
+				foreign.WriteString(whole)
 			}
 			at += len(whole)
 		}
-		if got := append(slices.Clone(c.Before), c.After...); !bytes.Equal(got, foreign) {
-			t.Errorf("of %q\nforeign is %q\nbut kept   %q", data, foreign, got)
+		if got := c.Before + c.After; got != foreign.String() {
+			t.Errorf("of %q\nforeign is %q\nbut kept   %q", data, foreign.String(), got)
 		}
 	})
 }
+
+// isBegin, hasEnd and ourLine recognise lines by another way than Parse.
+func isBegin(line string) bool {
+	rest, found := strings.CutPrefix(line, beginPrefix)
+	return found && (rest == "" || rest[0] == ' ')
+}
+
+// hasEnd reports whether the block that begins before these lines has an end mark before another block begins.
+func hasEnd(lines []string) bool {
+	for _, whole := range lines {
+		switch line := content(whole); {
+		case line == endMark:
+			return true
+		case isBegin(line):
+			return false
+		}
+	}
+	return false
+}
+
+var ourLine = regexp.MustCompile(`^[0-9a-f.:]+ [a-z0-9][a-z0-9.-]*-\d+\.[a-z0-9-]+\.[a-z0-9-]+\.svc\.[a-z0-9.-]+$`)
 
 // insideBlock tells by another way than Parse whether the line at the offset is in a block.
 func insideBlock(data []byte, offset int) bool {
@@ -151,7 +173,7 @@ func insideBlock(data []byte, offset int) bool {
 		return true
 	}
 	for _, line := range lines[begin+1:] {
-		if line != "" && !ours.MatchString(content(line)) {
+		if line != "" && !ourLine.MatchString(content(line)) {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -45,9 +47,8 @@ const (
 	fileCheck = time.Second
 	// rivalry is the longest time between two overwrites of the block that are attributed to the same other program.
 	rivalry = time.Minute
-	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
-	firstRetry = 250 * time.Millisecond
-	lastRetry  = 10 * time.Second
+	// retryInterval is the time between two attempts while the file cannot be read or written.
+	retryInterval = 5 * time.Second
 )
 
 // Daemon keeps the hosts file up to date with the cluster's state and this node's labels.
@@ -59,14 +60,15 @@ type Daemon struct {
 	metrics *metrics
 	logger  klog.Logger
 
-	node     *table[map[string]string]
-	services *table[Service]
-	slices   *table[*Slice]
-
 	// wake has room for one value, which means that something has changed since the last sync began.
 	wake chan struct{}
 
 	mu sync.Mutex
+	// The fields below are guarded by mu. Only the goroutine of loop changes the status.
+
+	node     *table[map[string]string]
+	services *table[string]
+	slices   *table[*Slice]
 	// woken is the time of the first change that is not in the file yet; zero if the file has all.
 	woken time.Time
 	// status is the result of the last sync.
@@ -77,14 +79,9 @@ type Daemon struct {
 
 // status is the result of the last sync.
 type status struct {
-	// blocked is why the right content of the file is not known; "" if it is known.
-	blocked string
-	// err is why the file could not be written.
+	// err is why the file could not be read or written.
 	err error
-	// retryAt is the time of the next attempt, and retryIn the pause before it.
-	retryAt time.Time
-	retryIn time.Duration
-	// records counts the records that the file should have.
+	// records counts the records that the file has.
 	records int
 	// overwritten is the number of times that another program has overwritten the block, in the last rivalry.
 	overwritten int
@@ -98,12 +95,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{
-		config: config,
-		file:   &File{Path: config.Path},
-		logger: logger,
-		wake:   make(chan struct{}, 1),
-	}
+	d := &Daemon{config: config, file: &File{Path: config.Path}, logger: logger, wake: make(chan struct{}, 1)}
 	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return asksForMarks{next} })
 	if d.group, err = follow.NewGroup(upstream, nil); err != nil {
 		return nil, err
@@ -112,9 +104,9 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if d.witness, err = d.group.NodeWitness(config.NodeName); err != nil {
 		return nil, err
 	}
-	d.node = newTable(d, labelsOf)
-	d.services = newTable(d, serviceOf)
-	d.slices = newTable(d, sliceOf)
+	d.node = &table[map[string]string]{keep: labelsOf, change: d.change, logger: logger}
+	d.services = &table[string]{keep: keyOf, change: d.change, logger: logger}
+	d.slices = &table[*Slice]{keep: sliceOf, change: d.change, logger: logger}
 	for _, options := range d.followed() {
 		s, err := d.group.Add(options)
 		if err != nil {
@@ -143,12 +135,11 @@ func (t asksForMarks) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// changed makes the loop sync. It may be called from any goroutine.
-func (d *Daemon) changed() {
+// change changes a table, and makes the loop sync.
+func (d *Daemon) change(change func()) {
 	d.mu.Lock()
-	if d.woken.IsZero() {
-		d.woken = time.Now()
-	}
+	change()
+	d.woken = cmp.Or(d.woken, time.Now())
 	d.mu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
@@ -181,9 +172,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
-	if err := d.prepare(); err != nil {
-		d.fail(err)
-	}
 	d.running.Go(func() { d.group.Run(ctx) })
 	d.running.Go(func() { d.config.Connection.Run(ctx) })
 	d.running.Go(func() {
@@ -202,162 +190,53 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare checks the file, before the state of the cluster is known, for problems that would prevent writing it.
-func (d *Daemon) prepare() error {
-	if err := d.file.Prepare(); err != nil {
-		return err
-	}
-	_, err := d.file.Load()
-	return err
-}
-
-// loop syncs after a change of the cluster's state, after someone else changed the file, after a failure, and every
-// WholeSync.
+// loop syncs at the start, after a change of the cluster's state, after someone else changed the file, after a failure,
+// and every WholeSync.
 func (d *Daemon) loop(ctx context.Context) {
-	whole := time.NewTicker(d.config.WholeSync)
-	defer whole.Stop()
-	look := time.NewTicker(min(fileCheck, d.config.WholeSync))
-	defer look.Stop()
-	retry := time.NewTimer(0)
-	defer retry.Stop()
+	d.file.RemoveLeftovers()
+	d.sync(ctx)
+	look, retry, whole := time.Tick(fileCheck), time.Tick(retryInterval), time.Tick(d.config.WholeSync)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(batch):
-			}
-			select { // this sync includes the changes so far
-			case <-d.wake:
-			default:
-			}
-		case <-look.C:
-			if !d.file.Changed() {
+			time.Sleep(batch)
+		case <-look:
+			if d.status.err != nil || !d.file.Changed() {
 				continue
 			}
-		case <-whole.C:
-		case <-retry.C:
-		}
-		if wait := d.sync(ctx); wait > 0 {
-			retry.Reset(wait)
-		}
-	}
-}
-
-func (d *Daemon) update(change func(*status)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	change(&d.status)
-}
-
-// sync writes the known state to the file. It returns after what time to try again; 0 if that is not necessary.
-func (d *Daemon) sync(ctx context.Context) time.Duration {
-	if wait := time.Until(d.status.retryAt); wait > 0 { // nothing else changes the status
-		return wait
-	}
-	nodes, nodeRestored := d.node.read()
-	labels := nodes[key{name: d.config.NodeName}]
-	blocked := d.blocked(labels)
-	d.update(func(s *status) { s.blocked = blocked })
-	if blocked != "" {
-		if d.status.err != nil {
-			if err := d.prepare(); err != nil {
-				return d.fail(err)
+		case <-retry:
+			if d.status.err == nil {
+				continue
 			}
-			d.update(func(s *status) { s.err, s.retryIn = nil, 0 })
+		case <-whole:
 		}
-		return 0
+		d.sync(ctx)
 	}
-	var woken time.Time
-	d.update(func(*status) { woken, d.woken = d.woken, time.Time{} })
-
-	services, servicesRestored := d.services.read()
-	slices, slicesRestored := d.slices.read()
-	view := View{NodeLabels: labels, Slices: slices, Services: services}
-	records := view.Records(d.config.Domain)
-	lines := linesOf(records)
-	restored := nodeRestored || servicesRestored || slicesRestored
-	if restored || len(lines) == 0 { // else they replace the block, whatever it has
-		block, err := d.file.Load()
-		switch {
-		case err != nil:
-			return d.fail(err)
-		case restored && block != nil: // else these lines are better than none
-			lines = update(block, records)
-		case !restored && len(block) > 0:
-			// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
-			if err := d.witness(ctx); err != nil {
-				return d.fail(fmt.Errorf("not removing all names: %w", err))
-			}
-		}
-	}
-	replaced, err := d.file.Write(lines)
-	if err != nil {
-		return d.fail(err)
-	}
-	d.succeed(replaced, woken, status{
-		records: len(lines), synced: true, restored: restored, overwritten: d.file.overwrites(),
-	})
-	return 0
 }
 
-// blocked returns why the right content of the file is not known; "" if it is known. labels are this node's; nil if it
-// does not exist. The file is kept meanwhile: a wrapper shows no endpoints to a node whose site it does not know.
-func (d *Daemon) blocked(labels map[string]string) string {
-	if !d.node.isListed() || !d.services.isListed() || !d.slices.isListed() {
-		if unlisted := d.unlisted(); unlisted != "" {
-			return unlisted
-		}
-	}
-	if labels == nil {
-		return fmt.Sprintf(
-			"node %s does not exist, so its site is unknown: check --hostname, or wait for the node to register",
-			d.config.NodeName,
-		)
-	}
-	return ""
-}
-
-// unlisted returns which list is missing, and why; "" if none is.
-func (d *Daemon) unlisted() string {
-	for _, state := range d.group.States() {
-		switch {
-		case state.Synced:
-		case state.Err != nil:
-			return fmt.Sprintf("%s: not listed yet: %v", state.Name, state.Err)
-		default:
-			return state.Name + ": not listed yet: waiting for the API server"
-		}
-	}
-	return ""
-}
-
-// fail notes an error of a sync, and returns after what time to try again.
-func (d *Daemon) fail(err error) time.Duration {
-	d.metrics.failures.Inc()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.status.err == nil || d.status.err.Error() != err.Error() {
-		d.logger.Error(err, "Cannot update the hosts file; will try again", "path", d.config.Path)
-	}
-	d.status.err = err
-	d.status.retryIn = min(max(2*d.status.retryIn, firstRetry), lastRetry)
-	d.status.retryAt = time.Now().Add(d.status.retryIn)
-	if d.woken.IsZero() {
-		d.woken = time.Now()
-	}
-	return d.status.retryIn
-}
-
-func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
+// sync writes the known state to the file.
+func (d *Daemon) sync(ctx context.Context) {
 	before := d.status
-	d.update(func(s *status) { *s = now })
-	if before.err != nil {
+	d.mu.Lock()
+	woken := d.woken
+	d.woken = time.Time{}
+	d.mu.Unlock()
+	now, replaced, err := d.write(ctx)
+	if now.err = err; err != nil {
+		d.metrics.failures.Inc()
+		if before.err == nil || before.err.Error() != err.Error() {
+			d.logger.Error(err, "Cannot update the hosts file; will try again", "path", d.config.Path)
+		}
+	} else if before.err != nil {
 		d.logger.Info("Updating the hosts file works again", "path", d.config.Path)
 	}
+	d.mu.Lock()
+	if d.status = now; err != nil {
+		d.woken = cmp.Or(woken, d.woken)
+	}
+	d.mu.Unlock()
 	if replaced {
 		d.metrics.writes.Inc()
 		if !woken.IsZero() {
@@ -365,7 +244,64 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 		}
 		d.logger.V(2).Info("Wrote the hosts file", "records", now.records)
 	}
-	if !before.synced { // the first lists are the largest use of memory in the process's life
+	if now.synced && !before.synced { // the first lists are the largest use of memory in the process's life
 		debug.FreeOSMemory()
 	}
+}
+
+// write writes the known state to the file, and returns the status after it. The file is kept while the right content
+// is not known.
+func (d *Daemon) write(ctx context.Context) (now status, replaced bool, err error) {
+	now = d.status
+	block, err := d.file.Load()
+	if err != nil || d.blocked() != "" {
+		return now, false, err
+	}
+	d.mu.Lock()
+	view := View{NodeLabels: d.node.objects[d.ownNode()], Services: d.services.objects, Slices: d.slices.objects}
+	records := view.Records(d.config.Domain)
+	restored := d.node.restored || d.services.restored || d.slices.restored
+	d.mu.Unlock()
+	lines := linesOf(records)
+	if restored && block != nil { // else these lines are better than none
+		lines = update(block, records)
+	} else if !restored && len(lines) == 0 && len(block) > 0 {
+		// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
+		if err := d.witness(ctx); err != nil {
+			return now, false, fmt.Errorf("not removing all names: %w", err)
+		}
+	}
+	if replaced, err = d.file.Write(lines); err != nil {
+		return now, false, err
+	}
+	return status{
+		records: len(lines), synced: true, restored: restored, overwritten: d.file.overwrites(),
+	}, replaced, nil
+}
+
+func (d *Daemon) ownNode() types.NamespacedName { return types.NamespacedName{Name: d.config.NodeName} }
+
+// blocked returns why the right content of the file is not known; "" if it is known. A wrapper shows no endpoints to a
+// node whose site it does not know.
+func (d *Daemon) blocked() string {
+	d.mu.Lock()
+	listed := d.node.objects != nil && d.services.objects != nil && d.slices.objects != nil
+	_, exists := d.node.objects[d.ownNode()]
+	d.mu.Unlock()
+	if listed && !exists {
+		return fmt.Sprintf(
+			"node %s does not exist, so its site is unknown: check --hostname, or wait for the node to register",
+			d.config.NodeName,
+		)
+	}
+	for _, state := range d.group.States() {
+		switch {
+		case listed, state.Synced:
+		case state.Err != nil:
+			return fmt.Sprintf("%s: not listed yet: %v", state.Name, state.Err)
+		default:
+			return state.Name + ": not listed yet: waiting for the API server"
+		}
+	}
+	return ""
 }

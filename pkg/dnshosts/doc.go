@@ -2,21 +2,15 @@
 // {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every site, that site's own pod.
 //
 // The records of the file depend only on the cluster's state and on this node's labels (records.go). The state comes
-// from sources of package follow into tables (sources.go, state.go). The file has one marked block among foreign bytes
+// from sources of package follow into tables (sources.go). The file has one marked block among foreign bytes
 // (block.go), and is always replaced as a whole (file.go). The Daemon (daemon.go) connects these parts, and serves its
 // health and metrics (serve.go).
 //
 // # What is watched
 //
-// Names come from endpoints. The daemon watches
-//
-//   - the metadata of its own node;
-//   - the metadata of the Services of ServiceGrids, which have the label superedge.io/grid-uniq-key;
-//   - the EndpointSlices of these Services, to which the EndpointSlice controller copies the label.
-//
-// The node's own wrapper has all of it, and shows only the endpoints in the node's own site. So the cost of the daemon
-// depends on the size of its site and not of the cluster, and it needs no rights of its own. The daemon also works with
-// any API server, which then sends the slices of all sites.
+// Names come from endpoints. The node's own wrapper has what the daemon watches, and shows only the endpoints in the
+// node's own site. So the cost of the daemon depends on the size of its site and not of the cluster, and it needs no
+// rights of its own. The daemon also works with any API server, which then sends the slices of all sites.
 //
 // An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, as for the pods of a
 // StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name determines
@@ -48,12 +42,6 @@
 //     was deleted shows no endpoints. This cannot delay the true state forever: the node will register.
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid
-// was deleted. Revisions do not help, because some proxies leave them out, and a restored etcd sets them back. The
-// presence of a Service like default/kubernetes does not help, because it says nothing about grids' Services. Repeating
-// the request does not help, because a cache may give the same wrong answer as long as the link is down. After a
-// restart the daemon trusts an upstream that knows the node.
-//
-// After an outage all sources of a daemon try together, after random pauses that grow to between 7.5 and 22.5 s. Then
-// they resume their watches, or list their few objects once. They send no other requests to a cloud that has just come
-// back.
+// was deleted: some proxies leave revisions out, a restored etcd sets them back, default/kubernetes says nothing about
+// grids' Services, and a cache may repeat its wrong answer as long as the link is down.
 package dnshosts

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
@@ -24,24 +22,13 @@ const maxFileSize = 64 << 20
 // renamed within one file system only.
 const tempPrefix = ".statefulset-grid-daemon-"
 
-// maxLinks is the largest number of symbolic links that are followed, as in Linux.
-const maxLinks = 40
-
-// mountedAlone is the error for a hosts file that itself is a mount point. Such a file cannot be replaced, only
-// overwritten, and readers would see parts of it.
-func mountedAlone(path string) error {
-	return fmt.Errorf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
-		"instead, here and in CoreDNS", path, filepath.Dir(path))
-}
-
 // File is a hosts file on disk. Its methods are for one goroutine at a time.
 type File struct {
 	// Path is the path of the file. If it is a symbolic link, the link stays and its target is replaced.
 	Path string
 
-	// seen is the state of the file when it was last read or written; nil if it must be read again.
+	// seen is the state of the file when it was last read or written; nil if it was not there, or if that failed.
 	seen fs.FileInfo
-	data []byte
 	// wrote has the lines that were written last. overwritten counts how often other lines were found in their place,
 	// the last time at overwrittenAt.
 	wrote         []string
@@ -51,107 +38,87 @@ type File struct {
 	beforeRename func()
 }
 
-// target returns the path of the file to which the path leads through symbolic links. The file need not exist.
-func (f *File) target() (string, error) {
-	path := f.Path
-	for range maxLinks {
-		next, err := os.Readlink(path)
-		switch {
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist):
-			return path, nil // it is not a link
-		case err != nil:
-			return "", err
-		case !filepath.IsAbs(next):
-			next = filepath.Dir(path) + "/" + next // not Join, because the directory may be a link before a ".."
-		}
-		path = next
-	}
-	return "", fmt.Errorf("%s leads through more than %d symbolic links", f.Path, maxLinks)
-}
-
 // Load returns the lines of the file's block, or those that were written last if the file has lost its block; nil if
-// neither is there. It reads the file only if that changed since it was last read or written.
+// neither is there.
 func (f *File) Load() (block []string, err error) {
-	if err := f.load(); err != nil {
+	data, err := f.load(os.O_RDONLY)
+	if err != nil {
 		return nil, fmt.Errorf("reading the hosts file: %w", err)
 	}
-	if block = Parse(f.data).Block; block == nil {
+	if block = Parse(data).Block; block == nil {
 		block = f.wrote
 	}
 	return block, nil
 }
 
-func (f *File) load() error {
-	file, err := os.Open(f.Path) //nolint:gosec // the user names it
-	if errors.Is(err, fs.ErrNotExist) {
-		f.seen, f.data = nil, nil
-		return nil
+// load reads the file, opened with these flags. Without os.O_CREATE it need not exist.
+func (f *File) load(flags int) ([]byte, error) {
+	f.seen = nil
+	file, err := os.OpenFile(f.Path, flags, newMode)
+	if errors.Is(err, fs.ErrNotExist) && flags&os.O_CREATE == 0 {
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err != nil || f.seen != nil && sameVersion(info, f.seen) {
-		return err
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file but %s", f.Path, info.Mode().Type())
+	case info.Size() > maxFileSize:
+		return nil, fmt.Errorf("%s is bigger than %d MiB: is --hostpath right?", f.Path, maxFileSize>>20)
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file but %s", f.Path, info.Mode().Type())
+	data, err := io.ReadAll(file)
+	if err == nil {
+		f.seen = info
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
-	if err != nil {
-		return err
-	}
-	if len(data) > maxFileSize {
-		return fmt.Errorf("%s is bigger than %d MiB: is --hostpath right?", f.Path, maxFileSize>>20)
-	}
-	f.seen, f.data = info, data
-	return nil
+	return data, err
 }
 
 // sameVersion reports whether a file was neither written nor replaced in between, as far as its inode shows.
 func sameVersion(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
-}
-
-func changeTime(info fs.FileInfo) syscall.Timespec {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return stat.Ctim
-	}
-	return syscall.Timespec{}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 // errChanged means that someone else writes the file at the same time.
 var errChanged = errors.New("the hosts file changed while it was about to be replaced")
 
 // Write writes these lines as the file's block, and reports whether it replaced the file. After any failure the file is
-// the complete old one or the complete new one.
+// the complete old one or the complete new one. The old one is empty if there was none.
 func (f *File) Write(lines []string) (replaced bool, err error) {
 	const tries = 5
 	for range tries {
-		if _, err = f.Load(); err != nil {
-			return false, err
-		}
-		content := Parse(f.data)
-		if f.wrote != nil && !slices.Equal(f.wrote, content.Block) {
-			f.overwritten, f.overwrittenAt = f.overwrites()+1, time.Now()
-		}
-		f.wrote = content.Block
-		data := content.Render(lines)
-		if f.seen != nil && bytes.Equal(data, f.data) {
-			return false, nil
-		}
-		if err = f.replace(data); err == nil {
-			f.wrote = append([]string{}, lines...)
-		}
-		if !errors.Is(err, errChanged) {
+		if replaced, err = f.tryWrite(lines); !errors.Is(err, errChanged) {
 			break
 		}
 	}
 	if err != nil {
-		f.seen = nil
 		return false, fmt.Errorf("writing the hosts file: %w", err)
 	}
+	return replaced, nil
+}
+
+func (f *File) tryWrite(lines []string) (replaced bool, err error) {
+	before, err := f.load(os.O_RDONLY | os.O_CREATE) // a link may lead to a file that is not there yet
+	if err != nil {
+		return false, err
+	}
+	content := Parse(before)
+	if f.wrote != nil && !slices.Equal(f.wrote, content.Block) {
+		f.overwritten, f.overwrittenAt = f.overwrites()+1, time.Now()
+	}
+	f.wrote = content.Block
+	data := content.Render(lines)
+	if bytes.Equal(data, before) {
+		return false, nil
+	}
+	if err := f.replace(data); err != nil {
+		return false, err
+	}
+	f.wrote = append([]string{}, lines...)
 	return true, nil
 }
 
@@ -163,13 +130,13 @@ func (f *File) overwrites() int {
 	return f.overwritten
 }
 
-// replace replaces the file by one with this content.
+// replace replaces the file, which was read, by one with this content.
 func (f *File) replace(data []byte) error {
-	path, err := f.target()
+	path, err := filepath.EvalSymlinks(f.Path)
 	if err != nil {
 		return err
 	}
-	// If the process is killed, the next one removes the temporary file (Prepare).
+	// If the process is killed, the next one removes the temporary file (RemoveLeftovers).
 	aside, err := os.CreateTemp(filepath.Dir(path), tempPrefix)
 	if err != nil {
 		return err
@@ -195,20 +162,18 @@ func (f *File) replace(data []byte) error {
 		},
 	}.Replace()
 	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
-		return errors.Join(mountedAlone(path), err)
+		// Such a file can only be overwritten, and readers would see parts of it.
+		return fmt.Errorf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
+			"instead, here and in CoreDNS: %w", path, filepath.Dir(path), err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		f.seen = written
 	}
-	f.seen = nil
-	// Renaming has changed the inode's ctime. So seen is read again, if the file is still this one.
-	now, err := os.Stat(path)
-	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() &&
-		now.ModTime().Equal(written.ModTime()) {
-		f.seen, f.data = now, data
-	}
-	return nil
+	return err
 }
+
+// newMode is the mode of a new file: CoreDNS runs as another user.
+const newMode fs.FileMode = 0o644
 
 // dress gives the new file the mode and the owner of the old one, and a later modification time.
 //
@@ -216,38 +181,25 @@ func (f *File) replace(data []byte) error {
 // time it would keep the old version if the new one has the same size and was written within the same tick of the file
 // system's clock, or after the clock was set back.
 func (f *File) dress(aside *os.File) error {
-	mode := fs.FileMode(0o644) // CoreDNS runs as another user
-	if f.seen != nil {
-		mode = f.seen.Mode().Perm()
-		if stat, ok := f.seen.Sys().(*syscall.Stat_t); ok {
-			// Chown needs privileges. Without them readers can still read the file.
-			_ = aside.Chown(int(stat.Uid), int(stat.Gid))
-		}
+	mode, old := f.seen.Mode().Perm(), f.seen.ModTime()
+	if f.seen.Size() == 0 { // it was just made, within the umask
+		mode = newMode
+	}
+	if stat, ok := f.seen.Sys().(*syscall.Stat_t); ok {
+		// Chown needs privileges. Without them readers can still read the file.
+		_ = aside.Chown(int(stat.Uid), int(stat.Gid))
 	}
 	if err := aside.Chmod(mode); err != nil {
 		return err
 	}
-	if f.seen == nil {
-		return nil
-	}
-	old := f.seen.ModTime()
-	wanted := time.Now()
 	// Some file systems store times in steps of one or two seconds.
-	for _, later := range []time.Duration{time.Microsecond, 10 * time.Millisecond, time.Second, 2 * time.Second} {
-		if !wanted.After(old) {
-			wanted = old.Add(later)
-		}
+	for _, wanted := range []time.Time{time.Now(), old.Add(2 * time.Second)} {
 		if err := os.Chtimes(aside.Name(), time.Time{}, wanted); err != nil {
 			return err
 		}
-		info, err := aside.Stat()
-		if err != nil {
+		if info, err := aside.Stat(); err != nil || info.ModTime().After(old) {
 			return err
 		}
-		if info.ModTime().After(old) {
-			return nil
-		}
-		wanted = old
 	}
 	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes",
 		filepath.Dir(f.Path))
@@ -262,31 +214,14 @@ func (f *File) Changed() bool {
 	return f.seen == nil || !sameVersion(info, f.seen)
 }
 
-// Prepare removes temporary files of an earlier process that was killed. It fails if the file itself is a mount point.
-func (f *File) Prepare() error {
-	path, err := f.target()
+// RemoveLeftovers removes temporary files of an earlier process that was killed, as far as it can.
+func (f *File) RemoveLeftovers() {
+	path, err := filepath.EvalSymlinks(f.Path)
 	if err != nil {
-		return fmt.Errorf("the hosts file: %w", err)
+		return // no earlier process has written it
 	}
-	leftovers, err := filepath.Glob(filepath.Join(filepath.Dir(path), tempPrefix+"*"))
-	if err != nil {
-		return fmt.Errorf("looking for temporary files next to the hosts file: %w", err)
-	}
+	leftovers, _ := filepath.Glob(filepath.Join(filepath.Dir(path), tempPrefix+"*"))
 	for _, leftover := range leftovers {
-		if err := os.Remove(leftover); err != nil { //nolint:gosec // beside what the user configured
-			return fmt.Errorf("removing a temporary file next to the hosts file: %w", err)
-		}
+		_ = os.Remove(leftover) //nolint:gosec // beside what the user configured
 	}
-	if isMountPoint(path) {
-		return mountedAlone(path)
-	}
-	return nil
-}
-
-// isMountPoint reports whether a file itself is mounted. Kernels before 5.8 do not say: there the first replacement
-// fails.
-func isMountPoint(path string) bool {
-	var file unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &file)
-	return err == nil && file.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }

@@ -286,7 +286,10 @@ func TestFailuresKeepTheFile(t *testing.T) {
 		if err := os.Mkdir(f.Path, 0o750); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Write([]string{line1}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		if _, err := f.Write([]string{line1}); err == nil || !strings.Contains(err.Error(), "is a directory") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := f.Load(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -296,11 +299,8 @@ func TestFailuresKeepTheFile(t *testing.T) {
 		source := filepath.Join(t.TempDir(), "source")
 		writeFile(t, source, block(line1))
 		mountedUntilEnd(t, f.Path, syscall.Mount(source, f.Path, "", syscall.MS_BIND, ""))
-		if err := f.Prepare(); err == nil || !strings.Contains(err.Error(), "mount its directory") {
-			t.Errorf("at the start: %v", err)
-		}
 		if _, err := f.Write([]string{line2}); err == nil || !strings.Contains(err.Error(), "mount its directory") {
-			t.Errorf("at the write: %v", err)
+			t.Errorf("got %v", err)
 		}
 		if got := f.read(t); got != block(line1) {
 			t.Errorf("the old file is %q", got)
@@ -346,7 +346,7 @@ const foreignHead, foreignTail = "127.0.0.1 localhost\n", "10.1.1.1 printer\n"
 // versionOf tells which version a file is; an error if it is a part of one, or a mixture.
 func versionOf(data string) (int, error) {
 	content := Parse([]byte(data))
-	if string(content.Before) != foreignHead || string(content.After) != foreignTail || len(content.Block) == 0 {
+	if content.Before != foreignHead || content.After != foreignTail || len(content.Block) == 0 {
 		return 0, fmt.Errorf("not whole: %d bytes, before %q, after %q, %d lines",
 			len(data), content.Before, content.After, len(content.Block))
 	}
@@ -414,9 +414,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 func writeForEver(path string) {
 	f := &File{Path: path}
 	f.beforeRename = func() { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) }
-	if err := f.Prepare(); err != nil {
-		panic(err)
-	}
+	f.RemoveLeftovers()
 	present, err := f.Load()
 	if err != nil {
 		panic(err)
@@ -477,9 +475,7 @@ func TestKilled(t *testing.T) {
 		}
 		interrupted += len(left)
 	}
-	if err := f.Prepare(); err != nil {
-		t.Fatal(err)
-	}
+	f.RemoveLeftovers()
 	if entries, _ := os.ReadDir(filepath.Dir(f.Path)); len(entries) != 1 {
 		t.Errorf("leftovers stay: %v", entries)
 	}

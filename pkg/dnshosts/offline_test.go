@@ -378,9 +378,9 @@ func marked(a *api, w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) restored(t *testing.T) {
 	t.Helper()
 	eventually(t, "all is restored", func() error {
-		_, node := d.node.read()
-		_, services := d.services.read()
-		if _, slices := d.slices.read(); !node || !services || !slices {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if node, services, slices := d.node.restored, d.services.restored, d.slices.restored; !node || !services || !slices {
 			return fmt.Errorf("node: %v, services: %v, slices: %v", node, services, slices)
 		}
 		return nil

@@ -3,10 +3,11 @@ package dnshosts
 import (
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -16,140 +17,77 @@ import (
 type View struct {
 	// NodeLabels are the labels of this node.
 	NodeLabels map[string]string
-	Slices     map[key]*Slice
-	Services   map[key]Service
+	// Services has the keys of the labels by which the Services of ServiceGrids divide nodes into sites.
+	Services map[types.NamespacedName]string
+	Slices   map[types.NamespacedName]*Slice
 }
 
-// statefulName has the parts of the name of a StatefulSetGrid's pod.
-type statefulName struct {
-	grid, service, namespace string
-	ordinal                  int32
-}
+// podName is the form of the name of a StatefulSet's pod, {set}-{ordinal}. An ordinal has no leading zeros.
+var podName = regexp.MustCompile(`^(.+)-(0|[1-9][0-9]*)$`)
 
-func (n statefulName) in(domain string) string {
-	return n.grid + "-" + strconv.Itoa(int(n.ordinal)) + "." + n.service + "." + n.namespace + ".svc." + domain
-}
-
-// parseOrdinal reads an ordinal as the StatefulSet controller writes it: decimal, without sign or leading zeros.
-func parseOrdinal(text string) (int32, bool) {
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 || strconv.FormatInt(n, 10) != text {
-		return 0, false
-	}
-	return int32(n), true
-}
-
-// splitPod splits the name of a StatefulSet's pod, {set}-{ordinal}.
-func splitPod(pod string) (set string, ordinal int32, ok bool) {
-	dash := strings.LastIndexByte(pod, '-')
-	if dash < 1 {
-		return "", 0, false
-	}
-	ordinal, ok = parseOrdinal(pod[dash+1:])
-	return pod[:dash], ordinal, ok
-}
-
-// sites returns this node's sites by the value of LabelGridUniqKey for their keys. Two keys may have the same value
-// there, because a label's value cannot contain a slash.
-func (v *View) sites() map[string][]site {
-	sites := make(map[string][]site, len(v.NodeLabels))
-	for key, value := range v.NodeLabels {
-		if value != "" {
-			label := v1.KeyLabelValue(key)
-			sites[label] = append(sites[label], site{key, value})
-		}
-	}
-	return sites
-}
-
-// site is one of this node's sites: a label's key and value.
-type site struct{ key, name string }
-
-// ownPod has the addresses of the pods with one name in this node's site.
-type ownPod struct {
-	// alternative is set if the set has its alternative name. Such a name belongs to one site only; {grid}-{site} of
-	// one grid may be that of another grid in another site.
-	alternative bool
-	addresses   []netip.Addr
-}
-
-// Records returns the addresses of each name, sorted. A name has none if its pod is ending, or is known to have lost
-// its address.
-func (v *View) Records(domain string) map[string][]netip.Addr {
-	sites := v.sites()
-	own := map[statefulName]ownPod{}
+// Records returns the lines of each name, sorted by address. A name has none if its pod is ending, or is known to have
+// lost its address.
+func (v *View) Records(domain string) map[string][]string {
+	// A set's alternative name belongs to one site only. Its plain name, {grid}-{site}, may be that of another grid in
+	// another site, so it counts only where no pod of a set with the alternative name has an address.
+	plain, alternative := map[string][]netip.Addr{}, map[string][]netip.Addr{}
 	for _, slice := range v.Slices {
-		service, ok := v.Services[key{slice.Namespace, slice.Service}]
-		if !ok || service.Terminating {
+		service := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Service}
+		site := v.NodeLabels[v.Services[service]]
+		if site == "" {
 			continue
 		}
-		for _, u := range sites[service.KeyLabel] {
-			if service.Key == "" || service.Key == u.key {
-				slice.addTo(own, u.name)
+		for _, endpoint := range slice.Endpoints {
+			pod := podName.FindStringSubmatch(endpoint.Pod)
+			if pod == nil {
+				continue
+			}
+			grid, isAlternative := v1.StatefulSetGridKind.GridOf(pod[1], site)
+			name := grid + "-" + pod[2] + "." + slice.Service + "." + slice.Namespace + ".svc." + domain
+			addresses := plain
+			if isAlternative {
+				addresses = alternative
+			}
+			if grid != "" && len(validation.IsDNS1123Subdomain(name)) == 0 {
+				addresses[name] = append(addresses[name], endpoint.Addresses...)
 			}
 		}
 	}
-	addresses := make(map[string][]netip.Addr, len(own))
-	for name, pod := range own {
-		if full := name.in(domain); len(validation.IsDNS1123Subdomain(full)) == 0 {
-			slices.SortFunc(pod.addresses, netip.Addr.Compare) // IPv4 first
-			addresses[full] = slices.Compact(pod.addresses)
+	for name, addresses := range alternative {
+		if len(addresses) > 0 || plain[name] == nil {
+			plain[name] = addresses
 		}
 	}
-	return addresses
+	records := make(map[string][]string, len(plain))
+	for name, addresses := range plain {
+		slices.SortFunc(addresses, netip.Addr.Compare) // IPv4 first
+		records[name] = nil
+		for _, address := range slices.Compact(addresses) {
+			records[name] = append(records[name], address.String()+" "+name) // as SuperEdge's daemon writes it
+		}
+	}
+	return records
 }
 
 // linesOf returns the lines for the file.
-func linesOf(records map[string][]netip.Addr) (lines []string) {
+func linesOf(records map[string][]string) (lines []string) {
 	for _, name := range slices.Sorted(maps.Keys(records)) {
-		lines = appendLines(lines, name, records[name])
-	}
-	return lines
-}
-
-func appendLines(lines []string, name string, addresses []netip.Addr) []string {
-	for _, address := range addresses {
-		lines = append(lines, address.String()+" "+name) // as SuperEdge's daemon writes it
+		lines = append(lines, records[name]...)
 	}
 	return lines
 }
 
 // update returns the lines of a file with addresses from records of a snapshot, which a wrapper corrects while the
 // upstream is away. The snapshot may be older than the file. So no name is added, and one that it lacks is kept.
-func update(block []string, records map[string][]netip.Addr) (updated []string) {
-	written := make(map[string]bool)
+func update(block []string, records map[string][]string) []string {
+	updated := make(map[string][]string)
 	for _, line := range block {
 		_, name, _ := strings.Cut(line, " ")
-		switch addresses, known := records[name]; {
-		case !known:
-			updated = append(updated, line)
-		case !written[name]: // the name's other lines are among these
-			updated = appendLines(updated, name, addresses)
-			written[name] = true
+		if lines, known := records[name]; known {
+			updated[name] = lines
+		} else {
+			updated[name] = append(updated[name], line)
 		}
 	}
-	return updated
-}
-
-// addTo adds the slice's pods that belong to a site.
-func (s *Slice) addTo(own map[statefulName]ownPod, site string) {
-	for _, endpoint := range s.Endpoints {
-		set, ordinal, ok := splitPod(endpoint.Pod)
-		if !ok {
-			continue
-		}
-		grid, alternative := v1.StatefulSetGridKind.GridOf(set, site)
-		if grid == "" {
-			continue
-		}
-		name := statefulName{grid, s.Service, s.Namespace, ordinal}
-		pod := own[name]
-		if alternative && !pod.alternative && len(endpoint.Addresses) > 0 {
-			pod = ownPod{alternative: true}
-		}
-		if alternative == pod.alternative {
-			pod.addresses = append(pod.addresses, endpoint.Addresses...)
-		}
-		own[name] = pod
-	}
+	return linesOf(updated)
 }

@@ -23,19 +23,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
+var demoService = types.NamespacedName{Namespace: "default", Name: "demo-svc"}
+
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 // world is a cluster's state for tests of the rule: the pods of one grid demo in site east, with one Service.
 type world struct {
 	labels   map[string]string
-	services map[key]Service
+	services map[types.NamespacedName]string
 	slices   []*Slice
 }
 
 func newWorld() *world {
 	w := &world{
 		labels:   map[string]string{"zone1": "east", "kubernetes.io/hostname": "node0"},
-		services: map[key]Service{{"default", "demo-svc"}: {KeyLabel: "zone1"}},
+		services: map[types.NamespacedName]string{demoService: "zone1"},
 		slices:   []*Slice{{Namespace: "default", Service: "demo-svc"}},
 	}
 	w.addPods("demo-east", "10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -58,9 +60,9 @@ func (w *world) onlyPods(set string, addresses ...string) {
 }
 
 func (w *world) view() *View {
-	v := &View{NodeLabels: w.labels, Services: w.services, Slices: make(map[key]*Slice)}
+	v := &View{NodeLabels: w.labels, Services: w.services, Slices: make(map[types.NamespacedName]*Slice)}
 	for i, slice := range w.slices {
-		v.Slices[key{slice.Namespace, strconv.Itoa(i)}] = slice
+		v.Slices[types.NamespacedName{Namespace: slice.Namespace, Name: strconv.Itoa(i)}] = slice
 	}
 	return v
 }
@@ -169,26 +171,24 @@ func TestRecords(t *testing.T) {
 		"this node is in another site":  {func(w *world) { w.labels["zone1"] = "west" }, ""},
 		"no Service":                    {func(w *world) { clear(w.services) }, ""},
 		"the Service has another key": {
-			func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone2"} }, "",
+			func(w *world) { w.services[demoService] = "zone2" }, "",
 		},
 		"the Service is being deleted": {
-			func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone1", Terminating: true} },
+			func(w *world) { w.services[demoService] = "" },
 			"",
 		},
 		"the Service is in another namespace": {func(w *world) {
 			clear(w.services)
-			w.services[key{"other", "demo-svc"}] = Service{KeyLabel: "zone1"}
+			w.services[types.NamespacedName{Namespace: "other", Name: "demo-svc"}] = "zone1"
 		}, ""},
 		"a key with a slash": {func(w *world) {
 			w.labels["topology.kubernetes.io/zone"] = "east"
 			delete(w.labels, "zone1")
-			w.services[key{"default", "demo-svc"}] = Service{
-				KeyLabel: "topology.kubernetes.io_zone", Key: "topology.kubernetes.io/zone",
-			}
+			w.services[demoService] = "topology.kubernetes.io/zone"
 		}, demoLines},
 		"two keys with one label": {func(w *world) {
 			w.labels = map[string]string{"a/b": "east", "a_b": "west"}
-			w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "a_b", Key: "a/b"}
+			w.services[demoService] = "a/b"
 			w.addPods("demo-west", "10.1.0.1")
 		}, demoLines},
 
@@ -316,14 +316,29 @@ func TestWhichEndpointsCount(t *testing.T) {
 	}
 }
 
+// TestKeyOf: a Service's label has the key, or the annotation does. One that is being deleted has no names.
+func TestKeyOf(t *testing.T) {
+	now := metav1.Now()
+	labels := map[string]string{v1.LabelGridUniqKey: "a_b"}
+	for want, m := range map[string]metav1.ObjectMeta{
+		"a_b": {Name: "s", Labels: labels},
+		"a/b": {Name: "s", Labels: labels, Annotations: map[string]string{v1.AnnotationGridUniqKey: "a/b"}},
+		"":    {Name: "s", Labels: labels, DeletionTimestamp: &now},
+	} {
+		if got := keptOf(t, keyOf, &metav1.PartialObjectMetadata{ObjectMeta: m}); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // TestUpdate: while the upstream is away a name gets another address, stays, or goes if its pod is known not to have it
 // any more.
 func TestUpdate(t *testing.T) {
 	got := update([]string{
 		"10.0.0.1 db-0.s", "10.0.0.2 db-1.s", "10.0.0.3 db-2.s", "fd00::3 db-2.s", "10.0.0.4 db-3.s",
-	}, map[string][]netip.Addr{
-		"db-0.s": {addr("10.0.0.4")}, "db-2.s": {addr("10.0.0.8"), addr("fd00::8")}, "db-3.s": nil,
-		"db-9.s": {addr("10.0.0.9")},
+	}, map[string][]string{
+		"db-0.s": {"10.0.0.4 db-0.s"}, "db-2.s": {"10.0.0.8 db-2.s", "fd00::8 db-2.s"}, "db-3.s": nil,
+		"db-9.s": {"10.0.0.9 db-9.s"},
 	})
 	want := []string{"10.0.0.4 db-0.s", "10.0.0.2 db-1.s", "10.0.0.8 db-2.s", "fd00::8 db-2.s"}
 	if !slices.Equal(got, want) {
@@ -356,8 +371,11 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 		var got []int
 		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
 			if *e.Conditions.Ready || *e.Conditions.Serving {
-				_, ordinal, _ := splitPod(e.TargetRef.Name)
-				got = append(got, int(ordinal))
+				ordinal, err := strconv.Atoi(strings.TrimPrefix(e.TargetRef.Name, "db-east-"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, ordinal)
 			}
 		}
 		if !slices.Equal(got, want) {
@@ -365,8 +383,8 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 		}
 		v := View{
 			NodeLabels: map[string]string{"zone": "east"},
-			Slices:     map[key]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
-			Services:   map[key]Service{{"ns", "db-svc"}: {KeyLabel: "zone"}},
+			Slices:     map[types.NamespacedName]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
+			Services:   map[types.NamespacedName]string{{Namespace: "ns", Name: "db-svc"}: "zone"},
 		}
 		if lines := linesOf(v.Records("cluster.local")); !slices.Equal(lines, []string{
 			"10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local",
@@ -425,8 +443,8 @@ func TestNameOfAPodThatEnded(t *testing.T) {
 		}
 		v := View{
 			NodeLabels: map[string]string{"zone": "east"},
-			Slices:     map[key]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
-			Services:   map[key]Service{{"ns", "db-svc"}: {KeyLabel: "zone"}},
+			Slices:     map[types.NamespacedName]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
+			Services:   map[types.NamespacedName]string{{Namespace: "ns", Name: "db-svc"}: "zone"},
 		}
 		if got := update([]string{db0, db1}, v.Records("cluster.local")); !slices.Equal(got, want) {
 			t.Errorf("%s: the file has %q", when, got)

@@ -1,12 +1,12 @@
 package dnshosts
 
 import (
-	"cmp"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -31,16 +31,13 @@ func (d *Daemon) handler() http.Handler {
 // details have other facts worth knowing.
 func (d *Daemon) report() health.Report {
 	var report health.Report
-	var now status
-	d.update(func(s *status) { now = *s })
+	now := d.lastStatus()
 	if now.err != nil {
-		report.Fail("%v; trying again every %s at most", now.err, lastRetry)
+		report.Fail("%v; trying again every %s", now.err, retryInterval)
 	}
-	switch {
-	case now.blocked != "":
-		// The reason may have changed since the last sync.
-		report.Fail("%s", cmp.Or(d.unlisted(), now.blocked))
-	case !now.synced && now.err == nil:
+	if reason := d.blocked(); reason != "" {
+		report.Fail("%s", reason)
+	} else if !now.synced && now.err == nil {
 		report.Fail("starting: waiting for the API server")
 	}
 	if now.overwritten >= manyOverwrites {
@@ -74,6 +71,12 @@ func (d *Daemon) report() health.Report {
 	return report
 }
 
+func (d *Daemon) lastStatus() status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status
+}
+
 type metrics struct {
 	registry         *prometheus.Registry
 	writes, failures prometheus.Counter
@@ -81,39 +84,34 @@ type metrics struct {
 }
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		writes: prometheus.NewCounter(prometheus.CounterOpts{
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(follow.Metrics(namespace, d.group.States),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	with := promauto.With(registry)
+	with.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "records", Help: "Lines in the hosts file's block.",
+	}, func() float64 { return float64(d.lastStatus().records) })
+	with.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "in_sync", Help: "1 while the hosts file has the right content.",
+	}, func() float64 {
+		if now := d.lastStatus(); now.synced && now.err == nil && d.blocked() == "" {
+			return 1
+		}
+		return 0
+	})
+	return &metrics{
+		registry: registry,
+		writes: with.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "writes_total", Help: "Times the hosts file was replaced.",
 		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace,
-			Name:      "write_failures_total",
-			Help:      "Times the hosts file could not be read or replaced. Each is tried again.",
+		failures: with.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "write_failures_total",
+			Help: "Times the hosts file could not be read or replaced. Each is tried again.",
 		}),
-		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace,
-			Name:      "change_delay_seconds",
-			Help:      "Time from the arrival of a change to the new hosts file.",
-			Buckets:   prometheus.ExponentialBuckets(0.005, 2, 12),
+		delay: with.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "change_delay_seconds",
+			Help:    "Time from the arrival of a change to the new hosts file.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}),
 	}
-	gauge := func(name, help string, value func(status) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help},
-			func() (v float64) {
-				d.update(func(s *status) { v = value(*s) })
-				return v
-			})
-	}
-	m.registry.MustRegister(m.writes, m.failures, m.delay,
-		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
-		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
-			if s.synced && s.err == nil && s.blocked == "" {
-				return 1
-			}
-			return 0
-		}),
-		follow.Metrics(namespace, d.group.States),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
 }

@@ -1,13 +1,17 @@
 package dnshosts
 
 import (
-	"maps"
-	"reflect"
-	"sync"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -30,109 +34,109 @@ func (d *Daemon) followed() []follow.Options {
 	}}
 }
 
-// key is an object's namespace and name.
-type key struct{ namespace, name string }
-
-func keyOf(o *wire.Object) key { return key{o.Namespace, o.Name} }
-
-// table is the follow.Sink of one source. It stores what keep returns for each object, and calls changed, without the
-// lock, when that changes. Updates of other fields do not call changed.
+// table is the follow.Sink of one source. It stores what keep returns for each object. Its goroutine is the only one
+// that changes it.
 type table[T any] struct {
-	keep    func(*wire.Object) (T, error)
-	changed func()
-	logger  klog.Logger
+	keep func(*wire.Object) (T, error)
+	// change changes the table under the Daemon's lock, and causes a sync.
+	change func(func())
+	logger klog.Logger
 
-	mu sync.Mutex
-	// objects are nil before the first complete list. Guarded by mu.
-	objects map[key]T
-	// restored is set while the objects are those of a wrapper's snapshot, or corrected. Guarded by mu.
+	// objects has the objects of the last complete list, with all changes since. restored is set while they are those
+	// of a wrapper's snapshot, or corrected. Both are guarded by the Daemon's lock.
+	objects  map[types.NamespacedName]T
 	restored bool
 }
 
-func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error)) *table[T] {
-	return &table[T]{keep: keep, changed: d.changed, logger: d.logger}
-}
-
-// kept returns the value to store for an object. If the object cannot be read, it is the one that the table already
-// has.
-func (t *table[T]) kept(o *wire.Object) (kept T, ok bool) {
+// add stores an object among others. If it cannot be read, it stays as the table has it.
+func (t *table[T]) add(o *wire.Object, objects map[types.NamespacedName]T) {
 	kept, err := t.keep(o)
 	if err != nil {
 		t.logger.Error(err, "Cannot read an object that the API server sent; keeping what was known of it",
 			"namespace", o.Namespace, "name", o.Name)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		kept, ok = t.objects[keyOf(o)]
+		var known bool
+		if kept, known = t.objects[o.Key()]; !known {
+			return
+		}
 	}
-	return kept, ok || err == nil
+	objects[o.Key()] = kept
 }
 
 // Apply implements follow.Sink.
-func (t *table[T]) Apply(o *wire.Object) {
-	kept, ok := t.kept(o)
-	if !ok {
-		return
-	}
-	k := keyOf(o)
-	t.mu.Lock()
-	old, exists := t.objects[k]
-	same := exists && reflect.DeepEqual(old, kept)
-	if !same {
-		t.objects[k] = kept
-	}
-	t.mu.Unlock()
-	if !same {
-		t.changed()
-	}
-}
+func (t *table[T]) Apply(o *wire.Object) { t.change(func() { t.add(o, t.objects) }) }
 
 // Remove implements follow.Sink.
 func (t *table[T]) Remove(namespace, name string) {
-	k := key{namespace, name}
-	t.mu.Lock()
-	_, exists := t.objects[k]
-	delete(t.objects, k)
-	t.mu.Unlock()
-	if exists {
-		t.changed()
-	}
+	t.change(func() { delete(t.objects, types.NamespacedName{Namespace: namespace, Name: name}) })
 }
 
 // Replace implements follow.Sink.
 func (t *table[T]) Replace(listed []*wire.Object) {
-	objects := make(map[key]T, len(listed))
+	objects := make(map[types.NamespacedName]T, len(listed))
 	for _, o := range listed {
-		if kept, ok := t.kept(o); ok {
-			objects[keyOf(o)] = kept
-		}
+		t.add(o, objects)
 	}
-	t.mu.Lock()
-	t.objects = objects
-	t.mu.Unlock()
-	t.changed()
+	t.change(func() { t.objects = objects })
 }
 
 // SetAbsent implements follow.Sink. The table keeps its objects.
 func (t *table[T]) SetAbsent() {}
 
-// isListed reports whether the source was listed completely.
-func (t *table[T]) isListed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.objects != nil
-}
-
 // SetRestored implements follow.Restorable.
-func (t *table[T]) SetRestored(restored bool) {
-	t.mu.Lock()
-	t.restored = restored
-	t.mu.Unlock()
-	t.changed()
+func (t *table[T]) SetRestored(restored bool) { t.change(func() { t.restored = restored }) }
+
+// labelsOf keeps the labels of a Node.
+func labelsOf(o *wire.Object) (map[string]string, error) { return o.Labels, nil }
+
+// keyOf keeps the key by which a Service divides nodes into sites; "" for a Service that is being deleted. The label
+// has it, unless it is not a valid label value.
+func keyOf(o *wire.Object) (string, error) {
+	var m metav1.ObjectMeta
+	if err := m.Unmarshal(o.Meta); err != nil || m.DeletionTimestamp != nil {
+		return "", err
+	}
+	return cmp.Or(m.Annotations[v1.AnnotationGridUniqKey], o.Labels[v1.LabelGridUniqKey]), nil
 }
 
-// read returns the objects, and whether they are restored.
-func (t *table[T]) read() (objects map[key]T, restored bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.objects), t.restored
+// Slice is an EndpointSlice of the Service of a ServiceGrid.
+type Slice struct {
+	Namespace, Service string
+	Endpoints          []Endpoint
+}
+
+// Endpoint is a pod whose subdomain is the Service: a StatefulSet that names the Service as its serviceName makes such
+// pods.
+type Endpoint struct {
+	// Pod is the pod's name, which is also its host name.
+	Pod string
+	// Addresses are empty if the pod is ending, or is known to have lost its address.
+	Addresses []netip.Addr
+}
+
+// sliceOf keeps the endpoints of pods with a host name. The EndpointSlice controller gives only those a host name that
+// have the Service as their subdomain. Readiness does not matter: the members of a set must find each other before they
+// are ready.
+func sliceOf(o *wire.Object) (*Slice, error) {
+	var object discoveryv1.EndpointSlice
+	if err := object.Unmarshal(o.Body); err != nil {
+		return nil, fmt.Errorf("decoding an EndpointSlice: %w", err)
+	}
+	slice := &Slice{Namespace: o.Namespace, Service: o.Labels[discoveryv1.LabelServiceName]}
+	for _, endpoint := range object.Endpoints {
+		pod := endpoint.TargetRef
+		if pod == nil || pod.Kind != "Pod" || pod.Namespace != o.Namespace ||
+			ptr.Deref(endpoint.Hostname, "") != pod.Name {
+			continue
+		}
+		kept := Endpoint{Pod: pod.Name}
+		if !ptr.Deref(endpoint.Conditions.Terminating, false) {
+			for _, text := range endpoint.Addresses {
+				if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(kept.Addresses, address) {
+					kept.Addresses = append(kept.Addresses, address)
+				}
+			}
+		}
+		slice.Endpoints = append(slice.Endpoints, kept)
+	}
+	return slice, nil
 }

@@ -7,13 +7,17 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const (
+	// Auto is the address for the first socket of wellKnown whose runtime runs pods. scheme begins every other address.
+	Auto, scheme = "auto", "unix://"
 	// sandboxPatience is how long the runtime may take to answer about one sandbox. One whose process hangs must not
 	// hide all others.
 	sandboxPatience = 500 * time.Millisecond
@@ -21,16 +25,27 @@ const (
 	maxAddresses = 8
 )
 
-// ErrNoPods means that the runtime knows no pods, not even ended ones. It is probably not the kubelet's runtime.
-var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
+// wellKnown are the paths of runtimes' sockets: those of containerd, CRI-O, k3s and RKE2, MicroK8s, and cri-dockerd.
+var wellKnown = []string{
+	"/run/containerd/containerd.sock",
+	"/run/crio/crio.sock",
+	"/run/k3s/containerd/containerd.sock",
+	"/var/snap/microk8s/common/run/containerd.sock",
+	"/run/cri-dockerd.sock",
+}
+
+var (
+	// ErrNoPods means that the runtime knows no pods, not even ended ones. It is probably not the kubelet's runtime.
+	ErrNoPods   = errors.New("the container runtime knows no pods: it may not be the kubelet's")
+	errNoSocket = errors.New("no container runtime has a socket at any of " + strings.Join(wellKnown, ", "))
+)
 
 // Client asks a container runtime. Only one goroutine at a time may call its methods.
 type Client struct {
 	sockets []string
 	kubelet kubelet
-	// connection goes to the socket connected; nil while none is open. socket is the one that answered last.
-	connection        *connection
-	connected, socket string
+	// socket is the one that answered last.
+	socket string
 	// networks has the addresses of the sandboxes that were listed last, by id; none for the node's network.
 	networks map[string][]netip.Addr
 }
@@ -38,9 +53,14 @@ type Client struct {
 // New makes a Client for an address, unix:///PATH or Auto. It does not connect. It returns an error for an invalid
 // address.
 func New(address string) (*Client, error) {
-	sockets, err := paths(address)
-	if err != nil {
-		return nil, err
+	sockets := wellKnown
+	if address != Auto {
+		socket, found := strings.CutPrefix(address, scheme)
+		if !found || !path.IsAbs(socket) {
+			return nil, fmt.Errorf("%q is neither %s nor the address of a socket, such as %s%s",
+				address, Auto, scheme, wellKnown[0])
+		}
+		sockets = []string{socket}
 	}
 	return &Client{
 		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)},
@@ -48,18 +68,8 @@ func New(address string) (*Client, error) {
 	}, nil
 }
 
-// Close closes the connections, if there are any. The next question opens others.
-func (c *Client) Close() {
-	c.disconnect()
-	c.kubelet.close()
-}
-
-func (c *Client) disconnect() {
-	if c.connection != nil {
-		c.connection.CloseIdleConnections()
-		c.connection = nil
-	}
-}
+// Close ends what Pods began.
+func (c *Client) Close() { c.kubelet.close() }
 
 // Socket returns the path of the socket that has answered the last question.
 func (c *Client) Socket() string { return c.socket }
@@ -73,7 +83,7 @@ func (c *Client) Named() bool { return len(c.sockets) == 1 }
 //
 // Of several sockets the one that answered last is asked first. If its runtime runs no pods, the next one is asked: the
 // first may be Docker's, and the kubelet may use another. If none runs pods, the first one without an error is used.
-func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
+func (c *Client) Pods(ctx context.Context) (pods []Pod, err error) {
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
 	}
@@ -81,55 +91,49 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	if i := slices.Index(sockets, c.socket); i > 0 {
 		sockets = slices.Concat(sockets[i:i+1], sockets[:i], sockets[i+1:])
 	}
-	failed, empty := errNoSocket, ""
+	answered, failed := "", errNoSocket
 	for _, socket := range sockets {
-		pods, err := c.askAt(ctx, socket)
+		found, err := c.askAt(ctx, socket)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !c.Named():
-			continue
 		case err != nil:
 			if errors.Is(failed, errNoSocket) || errors.Is(failed, ErrNoPods) {
 				failed = err // a runtime's failure is more important than another's lack of pods
 			}
-			continue
-		case len(pods) == 0 && len(sockets) > 1:
-			if empty == "" {
-				empty = socket
-			}
-			continue
+		case answered == "" || len(found) > 0:
+			answered, pods = socket, found
 		}
-		return pods, nil
+		if len(pods) > 0 {
+			break
+		}
 	}
-	if empty != "" {
-		return c.askAt(ctx, empty)
+	if answered == "" {
+		return nil, failed
 	}
-	return nil, failed
-}
-
-// askAt asks the runtime at a socket.
-func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
-	if c.connection == nil || c.connected != socket {
-		c.disconnect()
-		c.connection, c.connected = connect(socket), socket
-	}
-	pods, err := c.ask(ctx)
-	if err != nil {
-		c.disconnect() // a broken connection is not worth keeping
-		return nil, fmt.Errorf("asking the container runtime: %w", err)
-	}
+	c.socket = answered
 	for i := range pods {
 		pods[i].Kubelet, pods[i].Needed = c.kubelet.says(pods[i])
 	}
-	c.socket = socket
 	return pods, nil
 }
 
-func (c *Client) ask(ctx context.Context) ([]Pod, error) {
-	sandboxes, err := list(ctx, c.connection, "ListPodSandbox", readSandbox)
+// askAt asks the runtime at a socket, over a connection of its own: that costs little on a node.
+func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
+	runtime := connect(socket)
+	defer runtime.CloseIdleConnections()
+	pods, err := c.ask(ctx, runtime)
+	if err != nil {
+		return nil, fmt.Errorf("asking the container runtime: %w", err)
+	}
+	return pods, nil
+}
+
+func (c *Client) ask(ctx context.Context, runtime *connection) ([]Pod, error) {
+	sandboxes, err := list(ctx, runtime, "ListPodSandbox", readSandbox)
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)
 	}
-	containers, err := list(ctx, c.connection, "ListContainers", readContainer)
+	containers, err := list(ctx, runtime, "ListContainers", readContainer)
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", err)
 	}
@@ -137,27 +141,29 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	addContainers(current, containers)
 	maps.DeleteFunc(c.networks, func(id string, _ []netip.Addr) bool { return current[id] == nil })
-	for id, s := range current {
-		if _, known := c.networks[id]; known {
-			continue
+	pods := make([]Pod, 0, len(current))
+	for id, pod := range current {
+		if _, known := c.networks[id]; !known {
+			if pod.Sick, err = c.learnNetwork(ctx, runtime, id); err != nil {
+				return nil, fmt.Errorf("the status of pod sandbox %s: %w", id, err)
+			}
 		}
-		attempt, cancel := context.WithTimeout(ctx, sandboxPatience)
-		err := c.learnNetwork(attempt, id)
-		_, refused := errors.AsType[*statusError](err)
-		s.Sick = refused || err != nil && attempt.Err() != nil
-		if cancel(); err != nil && !s.Sick {
-			return nil, fmt.Errorf("the status of pod sandbox %s: %w", id, err)
+		addresses, known := c.networks[id]
+		if known || pod.Sick { // a pod without a network does not run
+			pod.Addresses = addresses
+			pods = append(pods, *pod)
 		}
 	}
-	return podsOf(current, containers, c.networks), nil
+	return pods, nil
 }
 
 // list calls a method that lists all objects of a kind.
 func list[T any](
-	ctx context.Context, c *connection, method string, read func([]byte) (T, error),
+	ctx context.Context, runtime *connection, method string, read func([]byte) (T, error),
 ) (all []T, err error) {
-	response, err := c.call(ctx, method, "")
+	response, err := runtime.call(ctx, method, "")
 	if err != nil {
 		return nil, err
 	}
@@ -170,17 +176,23 @@ func list[T any](
 }
 
 // learnNetwork asks for the addresses of a sandbox. It leaves out a sandbox that has no address yet, or that is gone.
-func (c *Client) learnNetwork(ctx context.Context, id string) error {
-	response, err := c.connection.call(ctx, "PodSandboxStatus", id)
-	if gone, ok := errors.AsType[*statusError](err); ok && gone.code == notFound {
-		return nil // it has ended since it was listed
+// sick is Pod.Sick.
+func (c *Client) learnNetwork(ctx context.Context, runtime *connection, id string) (sick bool, err error) {
+	attempt, cancel := context.WithTimeout(ctx, sandboxPatience)
+	defer cancel()
+	response, err := runtime.call(attempt, "PodSandboxStatus", id)
+	if refused, ok := errors.AsType[*statusError](err); ok {
+		return refused.code != notFound, nil // else it has ended since it was listed
+	}
+	if err != nil && attempt.Err() != nil {
+		return true, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	mode, texts, err := readNetwork(response)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var addresses []netip.Addr
 	for _, text := range texts[:min(len(texts), maxAddresses)] {
@@ -194,5 +206,5 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	case len(addresses) > 0:
 		c.networks[id] = addresses
 	}
-	return nil
+	return false, nil
 }

@@ -224,7 +224,7 @@ func describe(pods []Pod) string {
 			}
 		}
 		for _, c := range p.Containers {
-			runs = runs && c.State != Waiting
+			runs = runs && (c.State == Running || c.State == Exited)
 		}
 		if !runs {
 			text += "!"

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -20,9 +19,6 @@ const (
 	// maxMessage is the largest size in bytes of a message that is read. It is the kubelet's limit: maxMsgSize of its
 	// k8s.io/cri-client. A message with 1,000 containers has about 2 MB.
 	maxMessage = 16 << 20
-	// idle is how long a connection is kept without a question.
-	idle = 30 * time.Second
-
 	// frameHead is the length of a message's header: whether it is compressed, and its length.
 	frameHead = 5
 	// notFound is gRPC's code NOT_FOUND.
@@ -31,11 +27,7 @@ const (
 	contentType = "application/grpc"
 )
 
-var (
-	// errTooLarge is the error for a message of more than maxMessage bytes, errCut that for an incomplete one.
-	errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxMessage)
-	errCut      = errors.New("the answer ends within a message")
-)
+var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxMessage)
 
 // statusError is a gRPC status other than OK.
 type statusError struct {
@@ -58,7 +50,6 @@ func connect(socket string) *connection {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
-		IdleConnTimeout:    idle,
 		DisableCompression: true,
 	}}
 }
@@ -92,7 +83,7 @@ func (c *connection) watch(ctx context.Context, method, argument string, take fu
 		case errors.Is(err, io.EOF):
 			return statusOf(response)
 		case err != nil:
-			return err
+			return fmt.Errorf("reading a message: %w", err)
 		}
 		if err := take(message); err != nil {
 			return err
@@ -112,29 +103,25 @@ func (c *connection) call(ctx context.Context, method, argument string) (answer 
 	return answer, err
 }
 
-// readMessage reads a message; io.EOF is the end of the answer. It takes memory only for bytes that have arrived.
+// readMessage reads a message; io.EOF is the end of the answer.
 func readMessage(body io.Reader) ([]byte, error) {
 	var head [frameHead]byte
-	if n, err := io.ReadFull(body, head[:]); err != nil {
-		if n > 0 {
-			err = errCut
-		}
+	if _, err := io.ReadFull(body, head[:]); err != nil {
 		return nil, err
 	}
-	length := int64(binary.BigEndian.Uint32(head[1:]))
+	length := binary.BigEndian.Uint32(head[1:])
 	switch {
 	case head[0] != 0:
 		return nil, errors.New("the answer is compressed, which was not asked for")
 	case length > maxMessage:
 		return nil, errTooLarge
 	}
-	message := bytes.NewBuffer([]byte{})
-	if n, err := io.CopyN(message, body, length); errors.Is(err, io.EOF) && n < length {
-		return nil, errCut
-	} else if err != nil {
-		return nil, err
+	message := make([]byte, length)
+	_, err := io.ReadFull(body, message)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
 	}
-	return message.Bytes(), nil
+	return message, err
 }
 
 // statusOf returns the status of an answer whose body was read; nil if it is OK. An answer without a body has it among

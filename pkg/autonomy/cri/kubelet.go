@@ -46,12 +46,6 @@ type kubeletPod struct {
 	starting bool
 }
 
-// condition reads a core/v1 PodCondition.
-func condition(message []byte) (kind, status, reason string, err error) {
-	err = fields{1: &kind, 2: &status, 5: &reason}.read(message)
-	return kind, status, reason, err
-}
-
 // follow watches the kubelet's pods until close is called.
 func (k *kubelet) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,8 +77,9 @@ func (k *kubelet) takeEvent(event []byte) error {
 	pod := kubeletPod{containers: make(map[string]string)}
 	containersReady, because := false, ""
 	err := fields{1: &kind, 2: fields{1: fields{5: &uid}, 3: fields{ // a core/v1 Pod: its metadata and its status
-		2: func(message []byte) error {
-			kind, status, reason, err := condition(message)
+		2: func(condition []byte) error {
+			var kind, status, reason string
+			err := fields{1: &kind, 2: &status, 5: &reason}.read(condition)
 			switch kind {
 			case "Ready":
 				pod.ready, because = status == "True", reason

@@ -27,16 +27,12 @@ type age struct {
 	created int64
 }
 
-func (a age) isAfter(other age) bool {
-	return cmp.Or(cmp.Compare(a.attempt, other.attempt), cmp.Compare(a.created, other.created)) > 0
+func (a age) compare(other age) int {
+	return cmp.Or(cmp.Compare(a.attempt, other.attempt), cmp.Compare(a.created, other.created))
 }
 
 // nodeNetwork is the mode of the network of a pod that uses the node's.
 const nodeNetwork = 2
-
-// states has the states of a Container by its number. Other numbers are those of containers that are only created, or
-// whose state is not known.
-var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
 type container struct {
 	Container
@@ -93,11 +89,9 @@ func readSandbox(message []byte) (sandbox, error) {
 
 func readContainer(message []byte) (container, error) {
 	var c container
-	var state uint64
 	err := fields{
-		1: &c.ID, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &state, 7: &c.created,
+		1: &c.ID, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: (*uint64)(&c.State), 7: &c.created,
 	}.read(message)
-	c.State = states[state]
 	return c, err
 }
 

@@ -108,7 +108,7 @@ func sandboxOf(s *runtimev1.PodSandbox) sandbox {
 func containerOf(c *runtimev1.Container) container {
 	return container{
 		Container: Container{
-			ID: c.GetId(), State: states[uint64(c.GetState())],
+			ID: c.GetId(), State: ContainerState(c.GetState()),
 		},
 		sandbox: c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
 		age: age{uint64(c.GetMetadata().GetAttempt()), c.GetCreatedAt()},

@@ -1,6 +1,11 @@
 package cri
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+)
 
 const (
 	// configSource is the annotation that gives the source from which the kubelet has a pod. apiSource is its value for
@@ -39,72 +44,49 @@ type Container struct {
 	Restarted bool
 }
 
-// ContainerState is the state of a container.
-type ContainerState uint8
+// ContainerState is the state of a container, with the runtime's number. Others than these are those of containers that
+// are only created, or whose state the runtime does not know.
+type ContainerState uint64
 
 // The states of containers.
 const (
-	// Waiting is the state of a container that was created and not started, or whose state the runtime does not know.
-	Waiting ContainerState = iota
-	Running
-	Exited
+	Running ContainerState = 1
+	Exited  ContainerState = 2
 )
 
-// currentOf returns the newest sandbox that is ready of every pod, by id.
-func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
-	type podID struct{ namespace, name, uid string }
-	newest := make(map[podID]*sandbox)
+// currentOf returns the pods of the newest sandboxes that are ready, by the sandbox's id, without their containers.
+func currentOf(sandboxes []sandbox) (map[string]*Pod, error) {
+	slices.SortStableFunc(sandboxes, func(a, b sandbox) int { return a.compare(b.age) })
+	newest := make(map[facts.PodKey]*Pod)
 	known := false
-	for i := range sandboxes {
-		s := &sandboxes[i]
-		pod := podID{s.Namespace, s.Name, s.UID}
-		if s.Sandbox == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
+	for i, s := range sandboxes {
+		key := facts.PodKey{Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+		if s.Sandbox == "" || s.Namespace == "" || s.Name == "" || s.UID == "" {
 			continue // not made by a kubelet
 		}
 		known = true
-		if before := newest[pod]; s.state == 0 && (before == nil || s.isAfter(before.age)) {
-			newest[pod] = s
+		if s.state == 0 {
+			newest[key] = &sandboxes[i].Pod
 		}
 	}
 	if !known {
 		return nil, ErrNoPods
 	}
-	current := make(map[string]*sandbox, len(newest))
-	for _, s := range newest {
-		current[s.Sandbox] = s
+	current := make(map[string]*Pod, len(newest))
+	for _, pod := range newest {
+		pod.Containers = make(map[string]Container)
+		current[pod.Sandbox] = pod
 	}
 	return current, nil
 }
 
-// podsOf returns the pods that run. A pod without a network is not one of them.
-func podsOf(current map[string]*sandbox, containers []container, networks map[string][]netip.Addr) []Pod {
-	// The kubelet makes another container of the same name when one has ended.
-	latest := make(map[string]map[string]container)
+// addContainers adds the newest container of each name: the kubelet makes another one when one has ended.
+func addContainers(current map[string]*Pod, containers []container) {
+	slices.SortStableFunc(containers, func(a, b container) int { return a.compare(b.age) })
 	for _, c := range containers {
-		of := latest[c.sandbox]
-		if of == nil {
-			of = make(map[string]container)
-			latest[c.sandbox] = of
+		if pod := current[c.sandbox]; pod != nil {
+			_, c.Restarted = pod.Containers[c.name]
+			pod.Containers[c.name] = c.Container
 		}
-		before, again := of[c.name]
-		if again && before.isAfter(c.age) {
-			c = before
-		}
-		c.Restarted = again
-		of[c.name] = c
 	}
-	pods := make([]Pod, 0, len(current))
-	for id, s := range current {
-		addresses, known := networks[id]
-		if !known && !s.Sick {
-			continue
-		}
-		pod := s.Pod
-		pod.Addresses, pod.Containers = addresses, make(map[string]Container, len(latest[id]))
-		for name, c := range latest[id] {
-			pod.Containers[name] = c.Container
-		}
-		pods = append(pods, pod)
-	}
-	return pods
 }

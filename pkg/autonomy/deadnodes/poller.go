@@ -2,8 +2,10 @@ package deadnodes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -15,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
@@ -36,10 +39,7 @@ type Options struct {
 // Validate returns an error for an invalid address.
 func (o Options) Validate() error {
 	address, err := url.Parse(o.Address)
-	if err != nil {
-		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
-	}
-	if (address.Scheme != "http" && address.Scheme != "https") || address.Hostname() == "" {
+	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" {
 		return fmt.Errorf(
 			"address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address,
 		)
@@ -66,8 +66,8 @@ type Config struct {
 	// NodeName is this node's name. It is never dead.
 	NodeName string
 	Nodes    Nodes
-	// ListAddresses lists the addresses of nodes for Nodes, if the last list is old enough; listed reports whether it
-	// did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
+	// ListAddresses lists the addresses of nodes for Nodes, if the last list is old enough. The Poller calls it when
+	// the service names an unknown address, one call at a time. It may take long. The next poll uses the addresses.
 	ListAddresses func(context.Context) (listed bool, err error)
 	Observer      Observer
 }
@@ -95,14 +95,8 @@ type Poller struct {
 	wg     sync.WaitGroup
 	// listing is set while ListAddresses is called.
 	listing atomic.Bool
-
-	mu sync.Mutex
-	// The fields below are guarded by mu. nodes has the last answer, and err is why there is none. status is what was
-	// found in it.
-	nodes  map[string]bool
-	err    error
-	status Status
-	// said is what was logged last.
+	status  atomic.Pointer[Status]
+	// said is what was logged last. Only the goroutine of Run uses it.
 	said string
 }
 
@@ -115,15 +109,13 @@ func New(config Config) *Poller {
 		// A redirect would point to another service.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &Poller{config: config, client: client, status: Status{Err: errors.New("it has not answered yet")}}
+	p := &Poller{config: config, client: client}
+	p.status.Store(&Status{Err: errors.New("it has not answered yet")})
+	return p
 }
 
 // Status returns what the Poller found last.
-func (p *Poller) Status() Status {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.status
-}
+func (p *Poller) Status() Status { return *p.status.Load() }
 
 // Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
 func (p *Poller) Run(ctx context.Context) {
@@ -134,28 +126,24 @@ func (p *Poller) Run(ctx context.Context) {
 // poll asks once, and has the addresses of nodes listed if the answer has unknown ones. The next poll does not wait for
 // that.
 func (p *Poller) poll(ctx context.Context) {
-	attempt, cancel := context.WithTimeout(ctx, p.config.wait())
+	wait := p.config.wait()
+	attempt, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	nodes, err := p.ask(attempt)
+	answer, err := p.ask(attempt)
 	switch {
 	case ctx.Err() != nil:
 		return
 	case err != nil && attempt.Err() != nil:
-		err = fmt.Errorf("it does not answer in time (%s): %w", p.config.wait(), err)
+		err = fmt.Errorf("it does not answer in time (%s): %w", wait, err)
 	}
-	p.mu.Lock()
-	p.nodes, p.err = nodes, err
-	p.mu.Unlock()
-	unknown := p.show(ctx)
+	dead, unknown := p.names(answer)
+	p.config.Nodes.SetDoubted(facts.Dead, dead)
+	p.show(ctx, Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknown, Err: err})
 	p.config.Observer.PollDone(err)
-	if unknown && p.listing.CompareAndSwap(false, true) {
+	if len(unknown) > 0 && p.listing.CompareAndSwap(false, true) {
 		p.wg.Go(func() {
 			defer p.listing.Store(false)
-			listed, err := p.config.ListAddresses(ctx)
-			switch {
-			case listed:
-				p.show(ctx)
-			case err != nil && ctx.Err() == nil:
+			if _, err := p.config.ListAddresses(ctx); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Cannot list the addresses of nodes; nodes that the health service "+
 					"names by address do not count as dead")
 			}
@@ -163,36 +151,30 @@ func (p *Poller) poll(ctx context.Context) {
 	}
 }
 
-// show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.
-func (p *Poller) show(ctx context.Context) (unknown bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	dead, unknownAddresses := p.names()
-	before, now := p.status.Dead, slices.Sorted(maps.Keys(dead))
-	if !slices.Equal(now, before) {
-		p.config.Nodes.SetDoubted(facts.Dead, dead)
+// show notes what was found, and logs what is new.
+func (p *Poller) show(ctx context.Context, now Status) {
+	before := p.status.Swap(&now)
+	say := fmt.Sprint(now.Err == nil, now.Dead, now.UnknownAddresses)
+	if say == p.said {
+		return
 	}
-	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.err}
-	if say := fmt.Sprint(p.err == nil, now, unknownAddresses); say != p.said {
-		p.said = say
-		logger := klog.FromContext(ctx)
-		if p.err != nil {
-			logger.Info("No node counts as dead: the health service gave no valid answer",
-				"reason", p.err.Error(), "revived", len(before))
-		} else {
-			logger.Info("Hiding the endpoints on nodes that the health service calls dead",
-				"dead", now, "unknownAddresses", unknownAddresses)
-		}
+	p.said = say
+	logger := klog.FromContext(ctx)
+	if now.Err != nil {
+		logger.Info("No node counts as dead: the health service gave no valid answer",
+			"reason", now.Err.Error(), "revived", len(before.Dead))
+	} else {
+		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
+			"dead", now.Dead, "unknownAddresses", now.UnknownAddresses)
 	}
-	return len(unknownAddresses) > 0
 }
 
-// names returns the names of the nodes that the answer calls dead, and the addresses in it that belong to no known
-// node. p.mu is held.
-func (p *Poller) names() (dead map[string]struct{}, unknownAddresses []string) {
+// names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node,
+// sorted.
+func (p *Poller) names(answer map[string]health) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
 	known := p.config.Nodes.Notes().Addresses
-	for key, isDead := range p.nodes {
+	for key, node := range answer {
 		name := key
 		// An address with a zone belongs to a link, not to a node. In some clusters the names of nodes are addresses.
 		address, err := netip.ParseAddr(key)
@@ -202,10 +184,50 @@ func (p *Poller) names() (dead map[string]struct{}, unknownAddresses []string) {
 				continue
 			}
 		}
-		if isDead && name != p.config.NodeName {
+		if !ptr.Deref(node.Normal, true) && name != p.config.NodeName {
 			dead[name] = struct{}{}
 		}
 	}
 	slices.Sort(unknownAddresses)
 	return dead, unknownAddresses
+}
+
+// maxBody is the largest size of an answer in bytes. An answer about 10,000 nodes is smaller.
+const maxBody = 1 << 20
+
+// health is what the service answers about a node. Other fields are ignored, and so is a node without this one.
+type health struct {
+	Normal *bool `json:"normal"`
+}
+
+// ask polls the health service once. It answers {"node": {"normal": true}}, where a node is a name or an IP address.
+func (p *Poller) ask(ctx context.Context) (answer map[string]health, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "application/json")
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s, not 200", response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading its answer: %w", err)
+	}
+	if len(body) > maxBody {
+		return nil, fmt.Errorf("its answer has more than %d bytes", maxBody)
+	}
+	err = json.Unmarshal(body, &answer)
+	if err == nil && answer == nil {
+		err = errors.New("it is null")
+	}
+	if err != nil {
+		return nil, fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err)
+	}
+	return answer, nil
 }

@@ -64,16 +64,9 @@ func (e *Exchange) accept(listener net.Listener) {
 			continue
 		}
 		e.wg.Go(func() {
-			l, asker, err := e.admit(conn)
-			if e.ignored(err); err == nil {
-				e.keep(asker, l)
-			}
-			if _, otherVersion := errors.AsType[*versionError](err); otherVersion {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				if p := e.peers[asker]; p != nil {
-					p.heard(err)
-				}
+			if err := e.admit(conn); err != nil {
+				e.ignored(err)
+				_ = conn.Close()
 			}
 		})
 	}
@@ -89,41 +82,39 @@ func (e *Exchange) ignored(err error) {
 
 // admit finds out which node has made a connection, and whether it has the key. Until then the connection is one of the
 // strangers, and has little time.
-func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
-	defer func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if delete(e.strangers, conn); err != nil {
-			_ = conn.Close()
-		}
-	}()
-	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+func (e *Exchange) admit(conn net.Conn) error {
+	remote, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 	from := remote.Addr().Unmap()
 	e.mu.Lock()
 	asker, member := e.byAddress[from]
-	closed := len(e.listeners) == 0
-	if member && !closed {
-		if len(e.strangers) == maxStrangers {
-			for other := range e.strangers { // any of them
-				_ = other.Close()
-				delete(e.strangers, other)
-				break
-			}
+	for other := range e.strangers { // any of them
+		if !member || len(e.strangers) < maxStrangers {
+			break
 		}
+		_ = other.Close()
+		delete(e.strangers, other)
+	}
+	if member {
 		e.strangers[conn] = struct{}{}
 	}
 	e.mu.Unlock()
-	switch {
-	case err != nil || !member:
+	if !member {
 		go e.unknown.Do(e.config.AddressUnknown)
-		return nil, "", ignore(reasonStranger, "no node of the site has the address %s", from)
-	case closed:
-		return nil, "", errors.New("the exchange ends")
+		return ignore(reasonStranger, "no node of the site has the address %s", from)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	l, err = e.secure(ctx, conn, tls.Server, asker)
-	return l, asker, err
+	l, err := e.secure(ctx, conn, tls.Server, asker)
+	e.mu.Lock()
+	delete(e.strangers, conn)
+	if errors.Is(err, errVersion) {
+		e.heard(asker, err)
+	}
+	e.mu.Unlock()
+	if err == nil {
+		e.keep(asker, l)
+	}
+	return err
 }
 
 // keep begins to use a connection with a node in both directions.
@@ -196,9 +187,7 @@ func (e *Exchange) answerQuestion(asker string, asked question) (answered answer
 	if asked.Needs {
 		e.wanted = time.Now()
 	}
-	if p := e.peers[asker]; p != nil {
-		p.heard(nil)
-	}
+	e.heard(asker, nil)
 	if e.own == nil {
 		return answer{}
 	}

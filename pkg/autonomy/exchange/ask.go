@@ -43,25 +43,15 @@ type peer struct {
 	version uint32
 }
 
-// heard notes that the neighbour has proved that it has the key and is alive. err is nil or a *versionError; with that,
-// the neighbour's report is no longer known. e.mu is held.
-func (p *peer) heard(err error) {
-	p.partner, p.err, p.missed, p.failing = true, err, 0, time.Time{}
-	if err != nil {
-		p.word, p.version = nil, 0
+// heard notes that a node has proved that it has the key and is alive. err is nil or errVersion; with that, its report
+// is no longer known. e.mu is held.
+func (e *Exchange) heard(name string, err error) {
+	if p := e.peers[name]; p != nil {
+		p.partner, p.err, p.missed, p.failing = true, err, 0, time.Time{}
+		if err != nil {
+			p.word, p.version = nil, 0
+		}
 	}
-}
-
-// isDue reports whether the neighbour is to be asked. e.mu is held.
-func (p *peer) isDue() bool {
-	wait := checkInterval
-	switch {
-	case p.e.needed:
-		wait = interval * 3 / 4 // it is checked once an interval
-	case p.err != nil:
-		wait = checkInterval / 10 // a neighbour that starts later asks this node itself
-	}
-	return !p.asking && time.Since(p.asked) >= wait
 }
 
 // askAll asks the neighbours whose turn it is, but no more than questionsPerSecond.
@@ -69,91 +59,80 @@ func (e *Exchange) askAll(ctx context.Context) {
 	needed := e.config.Needed()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.needed = needed
 	due := make([]*peer, 0, len(e.peers))
 	for _, p := range e.peers {
+		wait := interval * 3 / 4 // it is checked once an interval
 		if !needed {
-			p.word, p.version = nil, 0 // it may be old when it is needed again
-			p.failing = time.Time{}
+			p.word, p.version, p.failing = nil, 0, time.Time{} // they may be old when they are needed again
+			if wait = checkInterval; p.err != nil {
+				wait /= 10 // a neighbour that starts later asks this node itself
+			}
 		}
-		if p.isDue() {
+		if !p.asking && time.Since(p.asked) >= wait {
 			due = append(due, p)
 		}
 	}
 	slices.SortFunc(due, func(a, b *peer) int { return a.asked.Compare(b.asked) })
 	for _, p := range due[:min(len(due), questionsPerSecond)] {
 		p.asked, p.asking = time.Now(), true
-		e.wg.Go(func() { p.ask(ctx) })
+		asked := question{Version: p.version, Needs: needed}
+		e.wg.Go(func() { p.ask(ctx, asked) })
 	}
 }
 
 // ask asks the neighbour once.
-func (p *peer) ask(ctx context.Context) {
+func (p *peer) ask(ctx context.Context, asked question) {
 	e, begun := p.e, time.Now()
-	e.mu.Lock()
-	asked := question{Version: p.version, Needs: e.needed}
-	e.mu.Unlock()
-	used, answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
+	l, answered, err := p.tryAsk(ctx, asked)
 	var word *facts.LivePods
 	if err == nil && asked.Needs && answered.Version != asked.Version && answered.Version != 0 {
-		word, err = p.read(answered, begun)
+		word = &facts.LivePods{AsOf: begun.Add(-answered.Age)}
+		word.Pods, err = e.decodePods(answered.Pods)
 	}
 	e.config.Observer.Asked(err)
 	e.ignored(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.asking, p.err = false, err
-	_, otherVersion := errors.AsType[*versionError](err)
-	switch {
-	case err == nil:
-		p.heard(nil)
-		if e.needed && word != nil { // without another report the last one stands
+	if err == nil || errors.Is(err, errVersion) {
+		e.heard(p.name, err)
+		if word != nil { // without another report the last one stands
 			p.word, p.version = word, answered.Version
 		}
 		return
-	case otherVersion:
-		p.heard(err)
-		return
-	case isNothing(err):
-		if p.missed++; p.missed == misses {
-			klog.FromContext(ctx).Info("A node of the site is silent", "node", p.name, "err", err)
-		}
-	default:
+	}
+	if p.missed++; !errors.Is(err, errNothing) {
 		p.missed = 0
 	}
-	if p.failing.IsZero() && e.needed {
+	if p.missed == misses {
+		klog.FromContext(ctx).Info("A node of the site is silent", "node", p.name, "err", err)
+	}
+	if p.failing.IsZero() && asked.Needs {
 		p.failing = begun
 	}
-	if used != nil {
-		used.end()
+	if l != nil {
+		l.end()
 	}
 }
 
-// nothing is an error that means that nothing has arrived from the other machine.
-type nothing struct{ error }
+// errNothing means that nothing has arrived from the other machine. All other errors are about this node, or about
+// something that the machine has sent, even if it only accepts or refuses connections.
+var errNothing = errors.New("nothing arrives")
 
-func (n nothing) Unwrap() error { return n.error }
-
-// isNothing reports whether an error means that nothing has arrived from the other machine. All other errors are about
-// this node, or about something that the machine has sent, even if it only accepts or refuses connections.
-func isNothing(err error) bool {
-	_, is := errors.AsType[nothing](err)
-	return is
-}
-
-// unreached wraps a connection's error in nothing if it means that nothing has arrived.
+// unreached adds errNothing to a connection's error that means it.
 func unreached(err error) error {
 	if utilnet.IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
 		errors.Is(err, syscall.ENETDOWN) {
-		return nothing{err}
+		return fmt.Errorf("%w: %w", errNothing, err)
 	}
 	return err
 }
 
 // tryAsk asks the neighbour over the newest connection, whichever side made it, or over another one if none is open.
-func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (used *link, answered answer, err error) {
+func (p *peer) tryAsk(ctx context.Context, asked question) (l *link, answered answer, err error) {
+	until := time.Now().Add(patience)
 	p.e.mu.Lock()
-	l := newest(p.e.links[p.name])
+	l = newest(p.e.links[p.name])
 	p.e.mu.Unlock()
 	if l == nil {
 		if l, err = p.connect(ctx); err != nil {
@@ -163,18 +142,6 @@ func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (use
 	}
 	answered, err = l.ask(asked, until)
 	return l, answered, unreached(err)
-}
-
-// read reads the pods of an answer. asked is when the question was sent.
-func (p *peer) read(answered answer, asked time.Time) (*facts.LivePods, error) {
-	pods, leftOut, err := decodePods(answered.Pods)
-	if err != nil {
-		return nil, ignore(reasonFormat, "the answer of node %s: %w", p.name, err)
-	}
-	for range leftOut {
-		p.e.config.Observer.Ignored(ReasonAddress)
-	}
-	return &facts.LivePods{AsOf: asked.Add(-answered.Age), Pods: pods}, nil
 }
 
 // connect connects to the neighbour, at the first of its addresses that answers.

@@ -141,7 +141,6 @@ type Exchange struct {
 	locals    []netip.Addr
 	byAddress map[netip.Addr]string
 	peers     map[string]*peer
-	needed    bool
 	// own are the pods of this node, encoded for answers, as of asOf; nil if they are not known. version is their
 	// version.
 	own     []byte
@@ -355,18 +354,21 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 
 // pass passes to the facts which neighbours of the site are silent, suspected, or have ever taken part.
 func (e *Exchange) pass() {
-	status, silent, suspected := e.Status(), make(map[string]struct{}), make(map[string]struct{})
+	status := e.Status()
 	if status.Err == nil {
 		e.config.Facts.Note(func(n *facts.Notes) { n.Partners = status.partners })
-		if e.config.Needed() {
-			for _, name := range status.Silent {
-				silent[name] = struct{}{}
-			}
-			for _, name := range status.Suspected {
-				suspected[name] = struct{}{}
-			}
-		}
 	}
-	e.config.Facts.SetDoubted(facts.Silent, silent)
-	e.config.Facts.SetDoubted(facts.Unanswering, suspected)
+	if status.Err != nil || !e.config.Needed() {
+		status.Silent, status.Suspected = nil, nil
+	}
+	e.config.Facts.SetDoubted(facts.Silent, setOf(status.Silent))
+	e.config.Facts.SetDoubted(facts.Unanswering, setOf(status.Suspected))
+}
+
+func setOf(names []string) map[string]struct{} {
+	set := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		set[name] = struct{}{}
+	}
+	return set
 }

@@ -1042,14 +1042,14 @@ func TestIdleServices(t *testing.T) {
 	key := facts.PodKey{Namespace: "ns", Name: "db", UID: "uid"}
 	for _, count := range []int{0, 8, 9, 100, maxIdle} {
 		said := facts.LivePod{Serving: true, Idle: idle[:count]}
-		pods, _, err := decodePods(encodePods(map[facts.PodKey]facts.LivePod{key: said}))
+		pods, err := New(Config{}).decodePods(encodePods(map[facts.PodKey]facts.LivePod{key: said}))
 		if heard := pods[key]; err != nil || !slices.Equal(heard.Idle, said.Idle) {
 			t.Errorf("of %d Services neighbours hear %d: %v", count, len(heard.Idle), err)
 		}
 	}
 	half := facts.LivePod{Idle: idle[:maxIdle/2+1]}
 	tooMany := encodePods(map[facts.PodKey]facts.LivePod{key: half, {Namespace: "ns", Name: "web"}: half})
-	if _, _, err := decodePods(tooMany); err == nil {
+	if _, err := New(Config{}).decodePods(tooMany); err == nil {
 		t.Errorf("more than %d Services are read", maxIdle)
 	}
 }

@@ -56,13 +56,8 @@ const (
 	protocol, maxProtocol = 4, 16
 )
 
-// versionError is an error for a node that has proved that it has the key, but has another version of the protocol.
-type versionError struct{ other, own int }
-
-func (e *versionError) Error() string {
-	return fmt.Sprintf("it is alive, but has version %d of the site exchange and not %d: upgrade the older one",
-		e.other, e.own)
-}
+// errVersion means that a node has proved that it has the key, but has another version of the protocol.
+var errVersion = errors.New("it is alive, but has version")
 
 // pair derives the key pair of a node of a cluster from a key of the site.
 func pair(key []byte, protocol int, cluster, node string) (ed25519.PrivateKey, error) {
@@ -153,7 +148,7 @@ func (e *Exchange) secure(
 		return nil, reasoned(err)
 	}
 	if has != e.protocol {
-		return nil, &versionError{other: has, own: e.protocol}
+		return nil, fmt.Errorf("%w %d of the site exchange and not %d: upgrade the older one", errVersion, has, e.protocol)
 	}
 	from := &io.LimitedReader{R: secured}
 	return &link{
@@ -188,16 +183,14 @@ func ignore(reason, format string, args ...any) error {
 
 // reasoned adds the reason for ignoring the other side to an error, if the error is about data that it has sent.
 func reasoned(err error) error {
-	var (
-		header tls.RecordHeaderError
-		syntax *json.SyntaxError
-		kind   *json.UnmarshalTypeError
-		op     *net.OpError
-	)
+	_, header := errors.AsType[tls.RecordHeaderError](err)
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
+	op, _ := errors.AsType[*net.OpError](err)
 	switch {
-	case errors.As(err, &header), errors.As(err, &syntax), errors.As(err, &kind):
+	case header, syntax, kind:
 		return ignore(reasonFormat, "reading a message: %w", err)
-	case errors.As(err, &op) && (op.Op == "local error" || op.Op == "remote error"): // an alert of TLS
+	case op != nil && (op.Op == "local error" || op.Op == "remote error"): // an alert of TLS
 		return ignore(reasonKey, "opening a message: %w", err)
 	}
 	return err

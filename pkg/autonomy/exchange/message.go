@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -95,33 +96,30 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 
 // decodePods returns the pods of an answer. Pods with an address that no pod can have are left out, so that they are
 // not shown. Pods are read one by one, so that too many do not take up memory.
-func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut int, err error) {
-	pods = make(map[facts.PodKey]facts.LivePod)
+func (e *Exchange) decodePods(encoded []byte) (map[facts.PodKey]facts.LivePod, error) {
+	pods := make(map[facts.PodKey]facts.LivePod)
 	all := json.NewDecoder(bytes.NewReader(encoded))
-	if _, err := all.Token(); err != nil { // the bracket
-		return nil, 0, err
-	}
-	for idle := 0; all.More(); {
+	_, err := all.Token() // the bracket
+	for read, idle := 0, 0; err == nil && all.More(); read++ {
 		var pod podMessage
-		if err := all.Decode(&pod); err != nil {
-			return nil, 0, err
-		}
+		err = all.Decode(&pod)
 		idle += len(pod.Idle)
-		if idle > maxIdle || len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
+		if err == nil && (idle > maxIdle || read == maxPods || pod.Namespace == "" || pod.Name == "" ||
 			max(len(pod.Addresses), len(pod.Former)) > maxPodAddresses ||
-			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
-			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
+			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText) {
+			err = errors.New("too many pods, or a pod without a name, or with too much of something")
 		}
-		usable := true
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
-			usable = usable && facts.CanBePods(pod.Addresses[i])
 		}
-		if !usable {
-			leftOut++
-			continue
+		if slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool { return !facts.CanBePods(a) }) {
+			e.config.Observer.Ignored(ReasonAddress)
+		} else {
+			pods[pod.PodKey] = pod.LivePod
 		}
-		pods[pod.PodKey] = pod.LivePod
 	}
-	return pods, leftOut, nil
+	if err != nil {
+		return nil, ignore(reasonFormat, "reading the pods of an answer: %w", err)
+	}
+	return pods, nil
 }

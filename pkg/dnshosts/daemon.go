@@ -73,8 +73,6 @@ type Daemon struct {
 	woken time.Time
 	// status is the result of the last sync.
 	status status
-
-	running sync.WaitGroup
 }
 
 // status is the result of the last sync.
@@ -150,7 +148,8 @@ func (d *Daemon) change(change func()) {
 // Run keeps the file up to date until ctx is done. It returns an error only if it cannot listen.
 func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer d.running.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
 	answers := func(context.Context) error { return nil }
 	if d.config.BindAddress != "" {
@@ -161,7 +160,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		server := &http.Server{
 			Handler: d.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: klog.NewStandardLogger("INFO"),
 		}
-		d.running.Go(func() {
+		running.Go(func() {
 			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 				d.logger.Error(err, "Stopped serving health and metrics", "address", d.config.BindAddress)
 			}
@@ -172,9 +171,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
-	d.running.Go(func() { d.group.Run(ctx) })
-	d.running.Go(func() { d.config.Connection.Run(ctx) })
-	d.running.Go(func() {
+	running.Go(func() { d.group.Run(ctx) })
+	running.Go(func() { d.config.Connection.Run(ctx) })
+	running.Go(func() {
 		systemd.Notify(ctx, systemd.Program{
 			Alive: func(ctx context.Context) error {
 				d.report() // takes the lock

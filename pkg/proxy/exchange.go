@@ -34,7 +34,8 @@ func (p *Proxy) makeExchange() {
 			default:
 			}
 		},
-		Observer: p.metrics,
+		Ignored: p.metrics.ignored,
+		Asked:   p.metrics.neighbourAsked,
 	})
 }
 

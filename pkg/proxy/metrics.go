@@ -19,8 +19,8 @@ import (
 
 const namespace = "application_grid_wrapper"
 
-// metrics has the wrapper's metrics. It implements serve.Observer, deadnodes.Observer, livepods.Observer and
-// exchange.Observer. Metrics of the facts, the view and the upstream are collected at every scrape.
+// metrics has the wrapper's metrics. It implements serve.Observer and livepods.Observer. Metrics of the facts, the view
+// and the upstream are collected at every scrape.
 type metrics struct {
 	*serve.Watches
 
@@ -117,8 +117,8 @@ var knownResources = func() map[string]bool {
 	return known
 }()
 
-// PollDone implements deadnodes.Observer.
-func (m *metrics) PollDone(err error) { countAnswer(m.autonomyPolls, err) }
+// pollDone is a deadnodes.Config's PollDone.
+func (m *metrics) pollDone(err error) { countAnswer(m.autonomyPolls, err) }
 
 // RuntimeAsked implements livepods.Observer.
 func (m *metrics) RuntimeAsked(err error) { countAnswer(m.runtimePolls, err) }
@@ -134,16 +134,15 @@ func countAnswer(questions *prometheus.CounterVec, err error) {
 	questions.WithLabelValues(result).Inc()
 }
 
-// Ignored implements exchange.Observer.
-func (m *metrics) Ignored(reason string) { m.messagesIgnored.WithLabelValues(reason).Inc() }
+// ignored and neighbourAsked are those of an exchange.Config.
+func (m *metrics) ignored(reason string) { m.messagesIgnored.WithLabelValues(reason).Inc() }
 
 // PodsRefused implements livepods.Observer.
 func (m *metrics) PodsRefused(count int) {
 	m.messagesIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
 }
 
-// Asked implements exchange.Observer.
-func (m *metrics) Asked(err error) { countAnswer(m.neighbourRequests, err) }
+func (m *metrics) neighbourAsked(err error) { countAnswer(m.neighbourRequests, err) }
 
 // descriptions are all descriptions that desc made.
 var descriptions []*prometheus.Desc

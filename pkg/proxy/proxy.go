@@ -278,7 +278,7 @@ func (p *Proxy) makeSite(klog.Logger) error {
 			NodeName:      p.config.NodeName,
 			Nodes:         p.facts,
 			ListAddresses: p.upstream.ListAddresses,
-			Observer:      p.metrics,
+			PollDone:      p.metrics.pollDone,
 		})
 	}
 	if p.config.NodeName != "" {

@@ -180,18 +180,19 @@ func list[T any](
 func (c *Client) learnNetwork(ctx context.Context, runtime *connection, id string) (sick bool, err error) {
 	attempt, cancel := context.WithTimeout(ctx, sandboxPatience)
 	defer cancel()
+	var mode uint64
+	var texts []string
 	response, err := runtime.call(attempt, "PodSandboxStatus", id)
-	if refused, ok := errors.AsType[*statusError](err); ok {
+	if err == nil {
+		mode, texts, err = readNetwork(response)
+	}
+	refused, isRefused := errors.AsType[*statusError](err)
+	switch {
+	case isRefused:
 		return refused.code != notFound, nil // else it has ended since it was listed
-	}
-	if err != nil && attempt.Err() != nil {
+	case err != nil && attempt.Err() != nil:
 		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	mode, texts, err := readNetwork(response)
-	if err != nil {
+	case err != nil:
 		return false, err
 	}
 	var addresses []netip.Addr

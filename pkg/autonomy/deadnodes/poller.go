@@ -69,13 +69,8 @@ type Config struct {
 	// ListAddresses lists the addresses of nodes for Nodes, if the last list is old enough. The Poller calls it when
 	// the service names an unknown address, one call at a time. It may take long. The next poll uses the addresses.
 	ListAddresses func(context.Context) (listed bool, err error)
-	Observer      Observer
-}
-
-// Observer observes polls.
-type Observer interface {
 	// PollDone is called after every poll. err is why no endpoint is hidden; nil after a valid answer.
-	PollDone(err error)
+	PollDone func(err error)
 }
 
 // Status is what a Poller has found.
@@ -139,7 +134,7 @@ func (p *Poller) poll(ctx context.Context) {
 	dead, unknown := p.names(answer)
 	p.config.Nodes.SetDoubted(facts.Dead, dead)
 	p.show(ctx, Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknown, Err: err})
-	p.config.Observer.PollDone(err)
+	p.config.PollDone(err)
 	if len(unknown) > 0 && p.listing.CompareAndSwap(false, true) {
 		p.wg.Go(func() {
 			defer p.listing.Store(false)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fixture is a Poller at work, what it asks, and the Nodes and the Observer that it tells. It is made in a bubble of
+// fixture is a Poller at work, what it asks, and the Nodes that it tells. It is made in a bubble of
 // synctest, where time passes only while all wait, and nothing may be left running at the end.
 type fixture struct {
 	*testing.T
@@ -87,8 +87,7 @@ func (f *fixture) Notes() facts.Notes {
 	return facts.Notes{Addresses: maps.Clone(f.addresses)}
 }
 
-// PollDone implements Observer.
-func (f *fixture) PollDone(err error) {
+func (f *fixture) pollDone(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -188,7 +187,7 @@ func polling(t *testing.T, service http.HandlerFunc, test func(f *fixture), prep
 		}
 		f.poller = New(Config{
 			Options:  Options{Address: "http://localhost:51005/localinfo", Interval: interval},
-			NodeName: "here", Nodes: f, Observer: f, ListAddresses: f.listAddresses,
+			NodeName: "here", Nodes: f, PollDone: f.pollDone, ListAddresses: f.listAddresses,
 		})
 		f.poller.client.Transport.(*http.Transport).DialContext = f.dial
 		ctx, cancel := context.WithCancel(t.Context())

@@ -75,7 +75,7 @@ func (e *Exchange) accept(listener net.Listener) {
 // ignored counts and logs an error of reading that is an *ignoredError.
 func (e *Exchange) ignored(err error) {
 	if ignored, ok := errors.AsType[*ignoredError](err); ok {
-		e.config.Observer.Ignored(ignored.reason)
+		e.config.Ignored(ignored.reason)
 		klog.Background().V(4).Info("Something was ignored", "err", err)
 	}
 }
@@ -122,35 +122,38 @@ func (e *Exchange) keep(name string, l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.listeners) == 0 {
-		l.end()
+		_ = l.NetConn().Close()
 		return
 	}
 	if of := e.links[name]; len(of) == maxLinksOf {
-		of[0].end() // its reader drops it
+		e.drop(name, of[0])
 	}
 	e.links[name] = append(e.links[name], l)
 	e.wg.Go(func() {
 		e.ignored(e.readAll(name, l))
-		l.end()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.links[name] = slices.DeleteFunc(e.links[name], func(other *link) bool { return other == l })
-		if len(e.links[name]) == 0 {
-			delete(e.links, name)
-		}
+		e.drop(name, l)
 	})
 }
 
-// newest returns the newest connection that has not ended; nil if all have.
-func newest(links []*link) *link {
-	for _, l := range slices.Backward(links) {
-		select {
-		case <-l.ended:
-		default:
-			return l
-		}
+// drop ends a connection with a node, unless that was done, without a TLS alert, which could block. e.mu is held.
+func (e *Exchange) drop(name string, l *link) {
+	if i := slices.Index(e.links[name], l); i >= 0 {
+		e.links[name] = slices.Delete(e.links[name], i, i+1)
+		close(l.ended)
+		_ = l.NetConn().Close()
 	}
-	return nil
+	if len(e.links[name]) == 0 {
+		delete(e.links, name)
+	}
+}
+
+// dropAll ends all connections with a node. e.mu is held.
+func (e *Exchange) dropAll(name string) {
+	for _, l := range slices.Clone(e.links[name]) {
+		e.drop(name, l)
+	}
 }
 
 // readAll answers the questions on a connection until it ends, and passes answers to the goroutine that asked.

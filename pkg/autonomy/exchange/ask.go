@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -22,10 +21,9 @@ const patience = 1900 * time.Millisecond
 
 // peer is another node that is asked.
 type peer struct {
-	e    *Exchange
 	name string
 
-	// The fields below are guarded by e.mu.
+	// The fields below are guarded by Exchange.mu.
 
 	addresses []netip.Addr
 	// asked is when it was last asked, and asking is set while an answer is awaited.
@@ -76,20 +74,20 @@ func (e *Exchange) askAll(ctx context.Context) {
 	for _, p := range due[:min(len(due), questionsPerSecond)] {
 		p.asked, p.asking = time.Now(), true
 		asked := question{Version: p.version, Needs: needed}
-		e.wg.Go(func() { p.ask(ctx, asked) })
+		e.wg.Go(func() { e.ask(ctx, p, asked) })
 	}
 }
 
-// ask asks the neighbour once.
-func (p *peer) ask(ctx context.Context, asked question) {
-	e, begun := p.e, time.Now()
-	l, answered, err := p.tryAsk(ctx, asked)
+// ask asks a neighbour once.
+func (e *Exchange) ask(ctx context.Context, p *peer, asked question) {
+	begun := time.Now()
+	l, answered, err := e.tryAsk(ctx, p, asked)
 	var word *facts.LivePods
 	if err == nil && asked.Needs && answered.Version != asked.Version && answered.Version != 0 {
 		word = &facts.LivePods{AsOf: begun.Add(-answered.Age)}
 		word.Pods, err = e.decodePods(answered.Pods)
 	}
-	e.config.Observer.Asked(err)
+	e.config.Asked(err)
 	e.ignored(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,9 +108,7 @@ func (p *peer) ask(ctx context.Context, asked question) {
 	if p.failing.IsZero() && asked.Needs {
 		p.failing = begun
 	}
-	if l != nil {
-		l.end()
-	}
+	e.drop(p.name, l) // if there is one
 }
 
 // errNothing means that nothing has arrived from the other machine. All other errors are about this node, or about
@@ -128,29 +124,30 @@ func unreached(err error) error {
 	return err
 }
 
-// tryAsk asks the neighbour over the newest connection, whichever side made it, or over another one if none is open.
-func (p *peer) tryAsk(ctx context.Context, asked question) (l *link, answered answer, err error) {
+// tryAsk asks a neighbour over the newest connection, whichever side made it, or over another one if none is open.
+func (e *Exchange) tryAsk(ctx context.Context, p *peer, asked question) (l *link, answered answer, err error) {
 	until := time.Now().Add(patience)
-	p.e.mu.Lock()
-	l = newest(p.e.links[p.name])
-	p.e.mu.Unlock()
+	e.mu.Lock()
+	if open := e.links[p.name]; len(open) > 0 {
+		l = open[len(open)-1]
+	}
+	e.mu.Unlock()
 	if l == nil {
-		if l, err = p.connect(ctx); err != nil {
+		if l, err = e.connect(ctx, p); err != nil {
 			return nil, answer{}, err
 		}
-		p.e.keep(p.name, l)
+		e.keep(p.name, l)
 	}
 	answered, err = l.ask(asked, until)
 	return l, answered, unreached(err)
 }
 
-// connect connects to the neighbour, at the first of its addresses that answers.
-func (p *peer) connect(ctx context.Context) (*link, error) {
-	e := p.e
+// connect connects to a neighbour, at the first of its addresses that answers.
+func (e *Exchange) connect(ctx context.Context, p *peer) (l *link, err error) {
 	e.mu.Lock()
 	locals, addresses := e.locals, p.addresses
 	e.mu.Unlock()
-	err := fmt.Errorf("node %s has no address of the families of %v", p.name, locals)
+	err = fmt.Errorf("node %s has no address of the families of %v", p.name, locals)
 	for _, to := range addresses {
 		from := slices.IndexFunc(locals, func(local netip.Addr) bool { return local.Is4() == to.Is4() })
 		if from < 0 {
@@ -158,15 +155,13 @@ func (p *peer) connect(ctx context.Context) (*link, error) {
 		}
 		attempt, cancel := context.WithTimeout(ctx, patience/time.Duration(len(addresses)))
 		defer cancel()
-		var conn net.Conn
-		conn, err = e.config.Dial(attempt, locals[from], netip.AddrPortFrom(to, e.config.Port))
-		if err != nil {
-			err = unreached(err)
+		conn, failed := e.config.Dial(attempt, locals[from], netip.AddrPortFrom(to, e.config.Port))
+		if failed != nil {
+			err = unreached(failed)
 			continue
 		}
-		// From here errors do not mean nothing, because the machine has accepted the connection.
-		l, failed := e.secure(attempt, conn, tls.Client, p.name)
-		if err = failed; err == nil {
+		// From here errors do not mean errNothing, because the machine has accepted the connection.
+		if l, err = e.secure(attempt, conn, tls.Client, p.name); err == nil {
 			return l, nil
 		}
 		_ = conn.Close()

@@ -62,14 +62,6 @@ type Facts interface {
 	SetDoubted(why facts.Doubt, names map[string]struct{})
 }
 
-// Observer observes an Exchange.
-type Observer interface {
-	// Ignored is called for everything that is ignored, with one of Reasons.
-	Ignored(reason string)
-	// Asked is called after another node was asked. err is nil if it has answered.
-	Asked(err error)
-}
-
 // Config is what an Exchange is made from. All fields but Listen and Dial are needed.
 type Config struct {
 	// NodeName is this node's name, Port the port of the exchange on all nodes, and KeyFile the file with the keys.
@@ -82,7 +74,10 @@ type Config struct {
 	Needed func() bool
 	// AddressUnknown is called, at most once a minute, after a connection from an address that no node has.
 	AddressUnknown func()
-	Observer       Observer
+	// Ignored is called for everything that is ignored, with one of Reasons.
+	Ignored func(reason string)
+	// Asked is called after another node was asked. err is nil if it has answered.
+	Asked func(err error)
 	// Listen listens on TCP, and Dial connects from an address of this node. If Listen is nil, the kernel's TCP is
 	// used.
 	Listen func(local netip.AddrPort) (net.Listener, error)
@@ -290,17 +285,10 @@ func (e *Exchange) close() {
 		_ = conn.Close()
 	}
 	for name := range e.links {
-		e.endLinks(name)
+		e.dropAll(name)
 	}
 	e.mu.Unlock()
 	e.wg.Wait()
-}
-
-// endLinks ends the connections with a node. Their readers drop them. e.mu is held.
-func (e *Exchange) endLinks(name string) {
-	for _, l := range e.links[name] {
-		l.end()
-	}
 }
 
 // loadSite reads the site. It reports whether this node's addresses or its cluster have changed, and returns why
@@ -325,14 +313,14 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 			p := e.peers[node.Name]
 			if p == nil {
 				_, partner := partners[node.Name]
-				p = &peer{e: e, name: node.Name, partner: partner, err: errors.New("it has not been asked yet")}
+				p = &peer{name: node.Name, partner: partner, err: errors.New("it has not been asked yet")}
 			}
 			p.addresses, peers[node.Name] = node.InternalIPs, p
 		}
 	}
 	for name := range e.peers {
 		if peers[name] == nil {
-			e.endLinks(name)
+			e.dropAll(name)
 		}
 	}
 	if len(peers) != len(e.peers) {

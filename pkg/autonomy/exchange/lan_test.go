@@ -282,7 +282,7 @@ func (w *wire) SetWriteDeadline(time.Time) error   { return nil }
 
 const testPort = 17946
 
-// node is a node of a site with an Exchange. It is its Facts, and its Observer.
+// node is a node of a site with an Exchange. It is its Facts, and counts what it ignores and asks.
 type node struct {
 	*testing.T
 	*Exchange
@@ -403,7 +403,7 @@ func (n *node) start() {
 			defer n.mu.Unlock()
 			n.unknown++
 		},
-		Observer: n, Listen: n.listen, Dial: n.dial,
+		Ignored: n.Ignored, Asked: n.Asked, Listen: n.listen, Dial: n.dial,
 	})
 	n.Exchange.protocol = cmp.Or(n.protocol, protocol)
 	ctx, cancel := context.WithCancel(n.Context())

@@ -17,7 +17,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -75,18 +74,9 @@ type link struct {
 	// from limits how many bytes reader reads for a message.
 	from   *io.LimitedReader
 	reader *json.Decoder
-	// answers has the answer to the last question. ended is closed when the connection is.
+	// answers has the answer to the last question. ended is closed when the connection is dropped.
 	answers chan answer
 	ended   chan struct{}
-	once    sync.Once
-}
-
-// end closes the connection without a TLS alert, which could block.
-func (l *link) end() {
-	l.once.Do(func() {
-		close(l.ended)
-		_ = l.NetConn().Close()
-	})
 }
 
 // ask asks a question and waits for the answer. Only one goroutine at a time may call it.
@@ -94,14 +84,12 @@ func (l *link) ask(asked question, until time.Time) (answer, error) {
 	if err := l.send(message{Question: &asked}, until); err != nil {
 		return answer{}, err
 	}
-	patient := time.NewTimer(time.Until(until))
-	defer patient.Stop()
 	select {
 	case answered := <-l.answers:
 		return answered, nil
 	case <-l.ended:
 		return answer{}, net.ErrClosed
-	case <-patient.C:
+	case <-time.After(time.Until(until)):
 		return answer{}, os.ErrDeadlineExceeded
 	}
 }

@@ -113,7 +113,7 @@ func (e *Exchange) decodePods(encoded []byte) (map[facts.PodKey]facts.LivePod, e
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
 		}
 		if slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool { return !facts.CanBePods(a) }) {
-			e.config.Observer.Ignored(ReasonAddress)
+			e.config.Ignored(ReasonAddress)
 		} else {
 			pods[pod.PodKey] = pod.LivePod
 		}

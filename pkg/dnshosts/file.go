@@ -54,7 +54,7 @@ func (f *File) Load() (block []string, err error) {
 // load reads the file, opened with these flags. Without os.O_CREATE it need not exist.
 func (f *File) load(flags int) ([]byte, error) {
 	f.seen = nil
-	file, err := os.OpenFile(f.Path, flags, newMode)
+	file, err := os.OpenFile(f.Path, flags, newMode) //nolint:gosec // the user names it
 	if errors.Is(err, fs.ErrNotExist) && flags&os.O_CREATE == 0 {
 		return nil, nil
 	}

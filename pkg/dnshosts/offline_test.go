@@ -380,7 +380,8 @@ func (d *Daemon) restored(t *testing.T) {
 	eventually(t, "all is restored", func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if node, services, slices := d.node.restored, d.services.restored, d.slices.restored; !node || !services || !slices {
+		node, services, slices := d.node.restored, d.services.restored, d.slices.restored
+		if !node || !services || !slices {
 			return fmt.Errorf("node: %v, services: %v, slices: %v", node, services, slices)
 		}
 		return nil

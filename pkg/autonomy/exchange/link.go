@@ -136,7 +136,8 @@ func (e *Exchange) secure(
 		return nil, reasoned(err)
 	}
 	if has != e.protocol {
-		return nil, fmt.Errorf("%w %d of the site exchange and not %d: upgrade the older one", errVersion, has, e.protocol)
+		return nil, fmt.Errorf("%w %d of the site exchange and not %d: upgrade the older one",
+			errVersion, has, e.protocol)
 	}
 	from := &io.LimitedReader{R: secured}
 	return &link{

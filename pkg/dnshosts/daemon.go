@@ -22,12 +22,9 @@ import (
 
 // Config is what a Daemon is made from.
 type Config struct {
-	// Connection is the connection to the API server.
-	Connection *apiclient.Connection
-	// NodeName is this node's name.
-	NodeName string
-	// Path is the path of the hosts file.
-	Path string
+	// Connection is the one to the API server, NodeName this node's name, and Path that of the hosts file.
+	Connection     *apiclient.Connection
+	NodeName, Path string
 	// Domain is the cluster's DNS domain, without a dot at its end.
 	Domain string
 	// WholeSync is the time between two comparisons of all records with the file, which are made even without changes.

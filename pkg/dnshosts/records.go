@@ -22,8 +22,8 @@ type View struct {
 	Slices   map[types.NamespacedName]*Slice
 }
 
-// podName is the form of the name of a StatefulSet's pod, {set}-{ordinal}. An ordinal has no leading zeros.
-var podName = regexp.MustCompile(`^(.+)-(0|[1-9][0-9]*)$`)
+// ordinal is the form of what follows the set's name and a dash in the name of a StatefulSet's pod.
+var ordinal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 
 // Records returns the lines of each name, sorted by address. A name has none if its pod is ending, or is known to have
 // lost its address.
@@ -38,17 +38,17 @@ func (v *View) Records(domain string) map[string][]string {
 			continue
 		}
 		for _, endpoint := range slice.Endpoints {
-			pod := podName.FindStringSubmatch(endpoint.Pod)
-			if pod == nil {
+			dash := max(strings.LastIndexByte(endpoint.Pod, '-'), 0)
+			grid, isAlternative := v1.StatefulSetGridKind.GridOf(endpoint.Pod[:dash], site)
+			if grid == "" || !ordinal.MatchString(endpoint.Pod[dash+1:]) {
 				continue
 			}
-			grid, isAlternative := v1.StatefulSetGridKind.GridOf(pod[1], site)
-			name := grid + "-" + pod[2] + "." + slice.Service + "." + slice.Namespace + ".svc." + domain
+			name := grid + endpoint.Pod[dash:] + "." + slice.Service + "." + slice.Namespace + ".svc." + domain
 			addresses := plain
 			if isAlternative {
 				addresses = alternative
 			}
-			if grid != "" && len(validation.IsDNS1123Subdomain(name)) == 0 {
+			if len(validation.IsDNS1123Subdomain(name)) == 0 {
 				addresses[name] = append(addresses[name], endpoint.Addresses...)
 			}
 		}

@@ -38,12 +38,11 @@ type kubelet struct {
 	complete bool
 }
 
-// kubeletPod is the kubelet's report on a pod: whether it is ready, and its containers' ids by name.
+// kubeletPod is the kubelet's report on a pod: whether it is ready, and its containers' ids by name. While the kubelet
+// has just started, ready is nil: it calls every pod not ready, and its containers ready.
 type kubeletPod struct {
-	ready      bool
+	ready      *bool
 	containers map[string]string
-	// starting is set while the kubelet has just started: it calls every pod not ready, and its containers ready.
-	starting bool
 }
 
 // follow watches the kubelet's pods until close is called.
@@ -75,14 +74,14 @@ func (k *kubelet) takeEvent(event []byte) error {
 	var kind uint64
 	var uid string
 	pod := kubeletPod{containers: make(map[string]string)}
-	containersReady, because := false, ""
+	ready, containersReady, because := false, false, ""
 	err := fields{1: &kind, 2: fields{1: fields{5: &uid}, 3: fields{ // a core/v1 Pod: its metadata and its status
 		2: func(condition []byte) error {
 			var kind, status, reason string
 			err := fields{1: &kind, 2: &status, 5: &reason}.read(condition)
 			switch kind {
 			case "Ready":
-				pod.ready, because = status == "True", reason
+				ready, because = status == "True", reason
 			case "ContainersReady":
 				containersReady = status == "True"
 			}
@@ -98,9 +97,11 @@ func (k *kubelet) takeEvent(event []byte) error {
 			return err
 		},
 	}}}.read(event)
-	pod.starting = !pod.ready && containersReady && because == "ContainersNotReady"
 	if err != nil {
 		return err
+	}
+	if ready || !containersReady || because != "ContainersNotReady" {
+		pod.ready = &ready
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,18 +122,16 @@ func (k *kubelet) says(pod Pod) (ready *bool, needed []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	said, found := k.pods[pod.UID]
-	if !k.complete || !found || said.ready && len(said.containers) == 0 {
+	isReady := said.ready != nil && *said.ready
+	if !k.complete || !found || isReady && len(said.containers) == 0 {
 		return nil, nil
 	}
 	needed = slices.Collect(maps.Keys(said.containers))
-	if said.starting {
-		return nil, needed
-	}
 	for name, id := range said.containers {
 		c, found := pod.Containers[name]
-		if !found || c.ID != id || said.ready && c.State != Running {
+		if !found || c.ID != id || isReady && c.State != Running {
 			return nil, needed
 		}
 	}
-	return &said.ready, needed
+	return said.ready, needed
 }

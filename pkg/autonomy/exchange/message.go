@@ -15,17 +15,11 @@ import (
 
 // The reasons for ignoring something: the values of the metric's label.
 const (
-	// reasonStranger is a connection from an address that no node of the site has.
-	reasonStranger = "stranger"
-	// reasonFlood is a question that exceeds the rate at which a node of the site may ask.
-	reasonFlood = "flood"
-	// reasonKey is a connection without a valid key. The sender has another key, or belongs to another cluster.
-	reasonKey = "key"
-	// ReasonAddress is a pod with an address that no pod can have, or that is known to belong to another.
-	ReasonAddress = "address"
-	// reasonFormat is data that cannot be read: it is damaged, too large, or in a version that this program does not
-	// know.
-	reasonFormat = "format"
+	reasonStranger = "stranger" // a connection from an address that no node of the site has
+	reasonFlood    = "flood"    // a question that exceeds the rate at which a node of the site may ask
+	reasonKey      = "key"      // a connection without a valid key, because of another key, cluster or name
+	ReasonAddress  = "address"  // a pod with an address that no pod can have, or that is known to belong to another
+	reasonFormat   = "format"   // data that is damaged or too large
 )
 
 // Reasons returns all reasons for which something is ignored.

@@ -1,14 +1,16 @@
 package livepods
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -143,15 +145,16 @@ const (
 	following
 	// away lasts while this node's own state is used for all its pods.
 	away
-	// returning lasts while this node's own state is used for the pods of Keeper.about.
+	// returning lasts while nodes' own states are used for the pods of Keeper.about.
 	returning
 )
 
 // Keeper notes how this node's pods are, judges them, and passes that and what the neighbours say to the facts.
 type Keeper struct {
 	config Config
+	status atomic.Pointer[Status]
 
-	// Only the goroutine of Run uses these.
+	// Only the goroutine of Run uses the fields below.
 
 	phase phase
 	// since is when the phase began.
@@ -159,34 +162,32 @@ type Keeper struct {
 	// long is set in the phase returning after an outage that the API server may have noticed, and in the phase away if
 	// an earlier one was such.
 	long bool
-	// about has the pods for which this node's own state is used in the phase returning, and in the phase following
-	// while the API server calls the node not ready.
-	about map[facts.PodKey]struct{}
+	// about has the pods, by node, for which their node's own state is used: in the phase away the neighbours' pods of
+	// governed Services; in the phase returning those pods of any node on which the upstream does not agree yet; and in
+	// the phase following the pods of this node that run while the API server calls the node not ready.
+	about map[string]map[facts.PodKey]struct{}
 	// records has the pods, by the names that the runtime gives them.
 	records map[facts.PodKey]*record
-	// known has the upstream's status of this node's pods, as of changes of the facts. news is set until it has been
-	// processed.
-	known   map[facts.PodKey]facts.KnownPod
+	// words has the neighbours' reports that are used. known has the upstream's status of their pods and of this
+	// node's, by node, as of changes of the facts.
+	words   map[string]*facts.LivePods
+	known   map[string]map[facts.PodKey]facts.KnownPod
 	changes uint64
-	news    bool
-	// heartbeat is the kubelet's last report, and beat when it arrived; zero if none has since this process started.
+	// nodeReady is set if the API server calls this node ready. heartbeat is the kubelet's last report, and beat when
+	// it arrived; zero if none has since this process started.
+	nodeReady bool
 	heartbeat string
 	beat      time.Time
 	// boot is the boot in which the notes were last true of the pods, noted is the socket of their runtime.
 	boot, noted string
 	// pods has the records of the pods of the runtime's last answer, as of asOf. Before the first answer it is nil, and
-	// asOf is when this process began. asked is when the runtime was asked last.
+	// asOf is when this process began. asked is when the runtime was asked last; zero if it must be asked soon. err is
+	// that of Status.
 	pods        map[facts.PodKey]*record
 	asOf, asked time.Time
-	// neighbours has the neighbours whose reports the facts have, by name. heard has their last reports, and heardAt is
-	// the facts' Changes then.
-	neighbours map[string]*neighbour
-	heard      map[string]*facts.LivePods
-	heardAt    uint64
-
-	mu sync.Mutex
-	// status is guarded by mu.
-	status Status
+	err         error
+	// passed has the neighbours' reports that the facts have.
+	passed map[string]*facts.LivePods
 }
 
 // New makes a Keeper, which sends no question before Run.
@@ -197,24 +198,16 @@ func New(config Config) *Keeper {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Keeper{
-		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64, heardAt: math.MaxUint64, asOf: config.Now(), boot: config.Boot,
+	k := &Keeper{
+		config: config, about: make(map[string]map[facts.PodKey]struct{}), records: make(map[facts.PodKey]*record),
+		changes: math.MaxUint64, asOf: config.Now(), boot: config.Boot,
 	}
+	k.status.Store(&Status{})
+	return k
 }
 
 // Status returns what the Keeper does.
-func (k *Keeper) Status() Status {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.status
-}
-
-func (k *Keeper) update(change func(*Status)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	change(&k.status)
-}
+func (k *Keeper) Status() Status { return *k.status.Load() }
 
 // Run works until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
@@ -227,33 +220,32 @@ func (k *Keeper) Run(ctx context.Context) {
 // step checks the state of the upstream and acts on it.
 func (k *Keeper) step(ctx context.Context) {
 	state := k.config.Upstream()
-	if state == Unknown {
+	switch {
+	case state == Unknown:
 		return
-	}
-	if k.phase == starting {
+	case k.phase == starting:
 		k.restore()
 	}
 	switch {
-	case state == Away:
-		k.ask(ctx)
-		if k.phase != away {
-			k.leave(ctx)
-		}
-		k.readWords()
-		k.takeLast()
-		k.give()
-		k.hear()
-	case k.phase == away:
+	case state == Away && k.phase != away:
+		k.leave(ctx)
+	case state == Followed && k.phase == away:
 		k.comeBack()
-		k.catchUp(ctx)
-	case k.phase == returning:
-		k.catchUp(ctx)
-	case k.phase == starting:
-		k.follow(ctx)
-		k.updateNotes(ctx)
-	default:
-		k.updateNotes(ctx)
 	}
+	changed := k.read()
+	if k.phase == starting || k.phase == returning && k.agree() {
+		k.follow(ctx)
+	}
+	wanted := k.config.Neighbours.Wanted()
+	if k.phase == following && !wanted && !k.isDue() {
+		return
+	}
+	k.takeWords(k.ask(ctx))
+	live := k.show(wanted)
+	if changed || k.phase == returning {
+		k.passWords()
+	}
+	k.report(live)
 }
 
 func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
@@ -292,169 +284,169 @@ func (k *Keeper) restore() {
 // leave begins an outage.
 func (k *Keeper) leave(ctx context.Context) {
 	if k.phase != starting {
-		k.readWords()
+		k.read()
 		k.takeWords(false)
 	}
 	// The kubelet may not have reported since an earlier outage.
 	k.long = k.phase == starting || k.phase == returning && k.long
 	k.enter(away)
-	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
+	clear(k.about)
+	k.changes = math.MaxUint64 // pass all reports again
 	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
 		"thisNode", k.config.Runtime != nil, "neighbours", len(k.config.Neighbours.Words()))
 }
 
 // comeBack ends an outage. The upstream's status of the pods that it knew before may still date from before the outage,
-// unless the outage was short and the pod has not changed. A pod that was added meanwhile is not among them, because
-// the upstream's status of it is new.
+// unless the outage was short, and the pod has not changed since a moment before it. A pod that was added meanwhile is
+// not among them, because the upstream's status of it is new.
 func (k *Keeper) comeBack() {
-	now := k.config.Now()
-	k.long = k.long || now.Sub(k.since) >= shortOutage
+	now, before := k.config.Now(), k.since
+	k.long = k.long || now.Sub(before) >= shortOutage
 	for _, r := range k.records {
 		r.from = now // the upstream's status could not change meanwhile
 	}
-	before := k.since
 	k.enter(returning)
-	k.about = make(map[facts.PodKey]struct{})
-	if k.config.Runtime != nil {
-		for pod := range k.known { // as of before the outage
-			if r := k.find(pod); k.long || r == nil || k.seemsChanged(r, before) {
-				k.about[pod] = struct{}{}
-			}
+	about := make(map[facts.PodKey]struct{})
+	for pod := range k.known[k.config.NodeName] { // as of before the outage
+		r := k.find(pod)
+		if k.long || r == nil || r.since.After(before.Add(-probing)) {
+			about[pod] = struct{}{}
+		} else if judged := r.judge(now); judged.Suspected || judged.Serving != r.Ready {
+			about[pod] = struct{}{}
 		}
 	}
+	k.about[k.config.NodeName] = about
 }
 
-// seemsChanged reports whether a pod has changed after that time, or a moment before it.
-func (k *Keeper) seemsChanged(r *record, before time.Time) bool {
-	pod := r.judge(k.config.Now())
-	return pod.Suspected || pod.Serving != r.Ready || r.since.After(before.Add(-probing))
-}
-
-// catchUp drops the pods on which the upstream and their node agree, and ends the return when all are dropped.
-func (k *Keeper) catchUp(ctx context.Context) {
-	now := k.config.Now()
-	if now.Sub(k.since) >= k.config.ReturnGrace {
-		k.follow(ctx)
-		return
-	}
-	answered := k.ask(ctx)
-	k.readWords()
-	if ready, _ := k.config.Facts.NodeReady(); !ready && k.config.Runtime != nil {
+// agree drops the pods on which the upstream and their nodes agree, and reports whether the return has ended: none is
+// left, or the grace has expired.
+func (k *Keeper) agree() bool {
+	here, lasted, left := k.config.NodeName, k.config.Now().Sub(k.since), 0
+	if !k.nodeReady && len(k.known[here]) > 0 {
 		k.long = true // the link was dead before anything noticed
-		for pod := range k.known {
-			k.about[pod] = struct{}{}
+		for pod := range k.known[here] {
+			k.about[here][pod] = struct{}{}
 		}
 	}
-	k.give()
-	k.hear()
-	settled := !k.long || now.Sub(k.since) >= settling
-	if answered {
-		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
-			r, known := k.find(pod), k.known[pod] // only a kubelet's report makes a pod ready
-			return settled && !known.Disputed || r != nil && !r.Ready && known.Serving
+	settled := !k.long || lasted >= settling
+	for node, about := range k.about {
+		maps.DeleteFunc(about, func(pod facts.PodKey, _ struct{}) bool {
+			known := k.known[node][pod]
+			if settled && !known.Disputed {
+				return true
+			}
+			r := k.find(pod) // only a kubelet's report makes a pod ready
+			return node == here && r != nil && !r.Ready && known.Serving
 		})
-		k.takeWords(true)
+		left += len(about)
 	}
-	if settled {
-		k.agree()
-	}
-	if settled && len(k.neighbours)+len(k.about) == 0 {
-		k.follow(ctx)
-	}
+	return settled && left == 0 || lasted >= k.config.ReturnGrace
 }
 
 // follow makes the upstream's status apply.
 func (k *Keeper) follow(ctx context.Context) {
 	if k.phase == returning {
-		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
+		klog.FromContext(ctx).Info("The upstream says how pods are reached",
+			"notAgreed", len(k.about[k.config.NodeName]))
 	}
 	k.enter(following)
-	k.standIn()
-	for name := range k.neighbours {
-		k.forget(name)
-	}
-	k.giveNeighbours()
+	clear(k.about)
+	k.read()
 	k.asked = time.Time{}
 }
 
-// updateNotes updates the notes while the API server's status applies, and shares the pods with neighbours that need
-// them.
-func (k *Keeper) updateNotes(ctx context.Context) {
-	if k.config.Runtime == nil {
-		return
-	}
-	now := k.config.Now()
-	k.readWords()
+// isDue reports whether the notes must be updated while the API server's status applies.
+func (k *Keeper) isDue() bool {
+	return k.config.Runtime == nil || !k.nodeReady || len(k.about[k.config.NodeName]) > 0 ||
+		k.config.Now().Sub(k.asked) >= noteInterval
+}
+
+// read reads the API server's status of the pods and the neighbours' reports, and reports whether any has changed.
+func (k *Keeper) read() bool {
+	here := k.config.NodeName
 	ready, heartbeat := k.config.Facts.NodeReady()
-	if heartbeat != k.heartbeat {
+	if k.nodeReady = ready; k.phase == following && heartbeat != k.heartbeat {
 		if k.heartbeat != "" {
-			k.beat = now
+			k.beat = k.config.Now()
 		}
 		k.heartbeat = heartbeat
 	}
-	wanted := k.config.Neighbours.Wanted()
-	if !k.news && !wanted && ready && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
-		return
+	words, changes := k.usedWords(), k.config.Facts.Changes()
+	if changes == k.changes && maps.Equal(words, k.words) {
+		return false
 	}
-	if k.config.Upstream() != Followed {
-		return
+	nodes := slices.Collect(maps.Keys(words))
+	if k.config.Runtime != nil {
+		nodes = append(nodes, here)
 	}
-	answered := k.ask(ctx)
-	k.takeWords(answered)
-	k.standIn()
-	if wanted {
-		k.config.Neighbours.Share(k.current())
-	} else {
-		k.config.Neighbours.Share(nil)
+	known := k.config.Facts.PodsOn(nodes...)
+	if k.phase == away && k.config.Upstream() != Away {
+		return false // the upstream may be back, with pods that it did not know before
 	}
-	if answered {
-		k.verify()
-	}
-}
-
-// readWords reads the API server's status of the pods, if anything has changed.
-func (k *Keeper) readWords() {
-	changes := k.config.Facts.Changes()
-	if changes == k.changes {
-		return
-	}
-	known := k.config.Facts.PodsOn(k.config.NodeName)[k.config.NodeName]
-	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
-		return a.Serving == b.Serving && slices.Equal(a.Idle, b.Idle)
-	})
-	before := k.known
-	k.known, k.changes = known, changes
-	if k.phase != returning || !k.long {
-		return
-	}
-	for pod := range known {
-		r := k.find(pod)
-		if _, listed := before[pod]; !listed && r != nil && r.heard == pod.UID {
-			k.about[pod] = struct{}{} // a Service lists it again: the upstream's status may still be old
+	for name := range k.words {
+		if words[name] == nil {
+			k.config.Facts.SetLivePods(name, nil)
 		}
 	}
+	before := k.known[here]
+	k.words, k.known, k.changes = words, known, changes
+	if !reflect.DeepEqual(known[here], before) {
+		k.asked = time.Time{}
+	}
+	if k.phase == returning && k.long {
+		for pod := range known[here] {
+			r := k.find(pod)
+			if _, listed := before[pod]; !listed && r != nil && r.heard == pod.UID {
+				k.about[here][pod] = struct{}{} // a Service lists it again: the upstream's status may still be old
+			}
+		}
+	}
+	return true
 }
 
-// takeWords processes the API server's status of the pods, except those for which this node's own state is used. That
-// they are not ready is noted even then while the API server calls the node not ready: the link may be dead again
+// usedWords returns the neighbours' reports that are used: in the phase away all, and in the phase returning the last
+// ones of those with whom the upstream does not agree yet.
+func (k *Keeper) usedWords() map[string]*facts.LivePods {
+	words, used := k.config.Neighbours.Words(), make(map[string]*facts.LivePods)
+	switch k.phase {
+	case away:
+		maps.Copy(used, words)
+	case returning:
+		for name, word := range k.words {
+			if len(k.about[name]) > 0 {
+				used[name] = cmp.Or(words[name], word)
+			}
+		}
+	}
+	return used
+}
+
+// takeWords processes the API server's status of the pods, except of those for which this node's own state is used.
+// That they are not ready is noted even then while the API server calls the node not ready: the link may be dead again
 // before it says more. fresh is set if the runtime listed the pods a moment ago.
 func (k *Keeper) takeWords(fresh bool) {
-	k.news = false
-	k.noteIdle()
-	ready, _ := k.config.Facts.NodeReady()
-	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready}
+	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: k.nodeReady}
 	gone := maps.Clone(k.records)
-	for key, known := range k.known {
+	for key, known := range k.known[k.config.NodeName] {
 		name, r, _ := facts.FindPod(k.records, key)
 		delete(gone, name)
-		_, about := k.about[key]
+		if r == nil {
+			continue
+		}
+		if known.Serving {
+			r.Idle = known.Idle // of any phase: a Service may list the pod only since the upstream is back
+		}
+		_, about := k.about[k.config.NodeName][key]
 		switch {
-		case r == nil:
+		case k.phase == away:
+			if r.heard == "" && r.Replaced == "" && known.Serving {
+				r.heard, r.Ready = key.UID, true
+			}
 		case !about || k.phase == following:
 			r.noteAddresses()
 			c.fresh = fresh && k.pods[name] != nil && !r.now.Sick
 			r.hear(key.UID, known, c)
-		case !ready && !known.Serving:
+		case !k.nodeReady && !known.Serving:
 			r.hearOfNode(c.now)
 		}
 	}
@@ -474,64 +466,6 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 }
 
-// noteIdle notes in which Services the endpoint of a ready pod is not ready. This applies to this node's own state as
-// well: a Service may have been made, or may list the pod, only since the upstream is back.
-func (k *Keeper) noteIdle() {
-	for key, known := range k.known {
-		if _, r, _ := facts.FindPod(k.records, key); r != nil && known.Serving {
-			r.Idle = known.Idle
-		}
-	}
-}
-
-// takeLast takes the API server's last status of pods without a note.
-func (k *Keeper) takeLast() {
-	for key, known := range k.known {
-		if _, r, _ := facts.FindPod(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
-			r.heard, r.Ready = key.UID, true
-		}
-	}
-}
-
-// standIn shows pods that run although the API server calls them not ready, if the only reason is that it calls the
-// node not ready. They are suspected, so they are used where a Service has no other ready endpoint. Otherwise the
-// upstream's status applies.
-func (k *Keeper) standIn() {
-	k.about = make(map[facts.PodKey]struct{})
-	live := k.current()
-	ready, _ := k.config.Facts.NodeReady()
-	for key, known := range k.known {
-		name, pod, runs := facts.FindPod(live.Pods, key)
-		if r := k.records[name]; runs && r != nil && (r.Mixed || !ready) && !known.Serving && pod.Serving {
-			pod.Suspected = true
-			pod.Why = "it runs, and the API server calls the node not ready"
-			live.Pods[name] = pod
-			k.about[key] = struct{}{}
-		}
-	}
-	if len(k.about) == 0 {
-		k.config.Facts.SetLivePods(k.config.NodeName, nil)
-		k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
-		return
-	}
-	k.pass(live)
-}
-
-// verify sets the status' error if the runtime runs none of the node's pods.
-func (k *Keeper) verify() {
-	expected := 0
-	for _, known := range k.known {
-		if known.Serving {
-			expected++
-		}
-	}
-	if expected > 0 && !k.isKubelets() {
-		err := fmt.Errorf("it runs none of the %d ready pods that endpoints on this node name: it may not be the "+
-			"kubelet's", expected)
-		k.update(func(s *Status) { s.Err = err })
-	}
-}
-
 // ask asks the runtime, and reports whether it has answered.
 func (k *Keeper) ask(ctx context.Context) bool {
 	if k.config.Runtime == nil {
@@ -548,12 +482,8 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		err = fmt.Errorf("the container runtime does not answer in time (%s): %w", patience, err)
 	}
 	k.config.Observer.RuntimeAsked(err)
-	before := k.Status().Err
-	k.update(func(s *Status) {
-		if s.Err = err; err == nil {
-			s.AsOf = k.asked
-		}
-	})
+	before := k.err
+	k.err = err
 	if errors.Is(err, cri.ErrNoPods) && k.rebooted() {
 		err = nil // some runtimes keep no pod over a reboot
 	}
@@ -577,14 +507,16 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		r.observe(pod, k.asOf)
 		k.pods[key] = r
 	}
+	if k.err == nil && k.phase == following && !k.isKubelets() {
+		k.err = fmt.Errorf("it runs none of the %d pods that endpoints on this node name: it may not be the kubelet's",
+			len(k.known[k.config.NodeName]))
+	}
 	return true
 }
 
 // current returns the pods of this node, as the node shows them.
 func (k *Keeper) current() *facts.LivePods {
-	now := k.config.Now()
-	k.readWords()
-	k.noteIdle()
+	now, about := k.config.Now(), k.about[k.config.NodeName]
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	silent := now.Sub(k.asOf) >= lasts
 	for key, r := range k.pods {
@@ -597,29 +529,45 @@ func (k *Keeper) current() *facts.LivePods {
 		}
 		live.Pods[key] = pod
 	}
-	for key, known := range k.known {
-		if _, _, runs := facts.FindPod(live.Pods, key); runs || k.knowsAbsent() {
-			continue
+	if k.phase == following {
+		about = make(map[facts.PodKey]struct{})
+		k.about[k.config.NodeName] = about
+	}
+	for key, known := range k.known[k.config.NodeName] {
+		name, pod, runs := facts.FindPod(live.Pods, key)
+		_, r, _ := facts.FindPod(k.records, key)
+		if !runs {
+			if k.knowsAbsent() {
+				continue
+			}
+			name, pod = key, facts.LivePod{
+				Serving: known.Serving, Idle: known.Idle, Why: "the runtime does not say whether it runs",
+			}
+			if r != nil && r.Ready && !known.Serving { // the API server calls the node not ready
+				pod.Serving, pod.Idle = true, r.Idle
+			}
+			pod.Suspected = pod.Serving && (k.pods != nil || silent)
 		}
-		pod := facts.LivePod{Serving: known.Serving, Idle: known.Idle, Why: "the runtime does not say whether it runs"}
-		if _, r, _ := facts.FindPod(k.records, key); r != nil && r.Ready && !known.Serving {
-			// the API server calls the node not ready
-			pod.Serving, pod.Idle = true, r.Idle
+		// A pod that runs is used where a Service has no other ready endpoint, if the API server calls it not ready
+		// only because it calls the node so.
+		if k.phase == following && r != nil && (r.Mixed || !k.nodeReady) && !known.Serving && pod.Serving {
+			pod.Suspected, pod.Why = true, "it runs, and the API server calls the node not ready"
+			about[key] = struct{}{}
 		}
-		pod.Suspected = pod.Serving && (k.pods != nil || silent)
-		live.Pods[key] = pod
+		live.Pods[name] = pod
 	}
 	return live
 }
 
 // isKubelets reports whether the runtime that has answered is the kubelet's, because it runs a pod of an endpoint.
 func (k *Keeper) isKubelets() bool {
-	for key := range k.known {
+	known := k.known[k.config.NodeName]
+	for key := range known {
 		if k.find(key) != nil {
 			return true
 		}
 	}
-	return len(k.known) == 0
+	return len(known) == 0
 }
 
 // rebooted reports whether no pod was seen in this boot yet.
@@ -632,40 +580,53 @@ func (k *Keeper) knowsAbsent() bool {
 	return k.rebooted() || k.pods != nil && (k.config.Runtime.Named() || k.noted == k.config.Runtime.Socket())
 }
 
-// give judges the pods of the runtime's last answer, however old, and passes them to the facts and to the neighbours.
-func (k *Keeper) give() {
+// show judges the pods of the runtime's last answer, however old, and passes them to the facts, and to the neighbours
+// if these may need them. It returns the pods as they are shown.
+func (k *Keeper) show(wanted bool) (live facts.LivePods) {
 	if k.config.Runtime == nil {
-		k.update(func(s *Status) { s.Used, s.Returning = true, k.phase == returning })
-		return
+		return live
 	}
-	live := k.current()
-	if k.pods != nil || k.rebooted() {
-		k.config.Neighbours.Share(live)
+	own := k.current()
+	if live = *own; (k.phase == following || k.pods == nil && !k.rebooted()) && !wanted {
+		own = nil
 	}
-	k.pass(live)
+	k.config.Neighbours.Share(own)
+	live.About = maps.Clone(k.about[k.config.NodeName])
+	if own = &live; k.phase == following && len(live.About) == 0 {
+		own = nil
+	}
+	k.config.Facts.SetLivePods(k.config.NodeName, own)
+	return live
 }
 
-func (k *Keeper) pass(live *facts.LivePods) {
-	own := *live
-	own.About = maps.Clone(k.about) // a copy, because the Keeper drops pods from about
-	k.config.Facts.SetLivePods(k.config.NodeName, &own)
-	var reasons []string
-	k.readWords()
-	for key, pod := range k.known {
-		if !pod.Disputed {
-			continue
-		}
-		why := "this node does not run it"
-		if _, shown, runs := facts.FindPod(live.Pods, key); runs {
-			why = shown.Why
-		}
-		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))
+// report sets the Status.
+func (k *Keeper) report(live facts.LivePods) {
+	s := Status{
+		Used:      k.phase != following || len(live.About) > 0,
+		Returning: k.phase == returning, Err: k.err, Neighbours: slices.Sorted(maps.Keys(k.words)),
 	}
-	slices.Sort(reasons)
-	k.update(func(s *Status) {
-		s.Used, s.Returning, s.Corrected = true, k.phase == returning, len(reasons)
-		s.Reasons = reasons[:min(len(reasons), maxReasons)]
-	})
+	if k.pods != nil {
+		s.AsOf = k.asOf
+	}
+	for node, pods := range k.known {
+		for key, pod := range pods {
+			if !pod.Disputed {
+				continue
+			}
+			if node != k.config.NodeName {
+				s.NeighboursCorrected++
+				continue
+			}
+			why := "this node does not run it"
+			if _, shown, runs := facts.FindPod(live.Pods, key); runs {
+				why = shown.Why
+			}
+			s.Reasons = append(s.Reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))
+		}
+	}
+	slices.Sort(s.Reasons)
+	s.Corrected, s.Reasons = len(s.Reasons), s.Reasons[:min(len(s.Reasons), maxReasons)]
+	k.status.Store(&s)
 }
 
 // find returns the record of an endpoint's pod; nil if the runtime does not run it.

@@ -1065,7 +1065,7 @@ func (m *machine) look() {
 				m.atLeave[name] = said
 			}
 			for name, said := range before { // what waits for the API's agreement is still believed
-				if _, waits := m.keeper.about[m.keeper.apiKeyOf(said.pod)]; waits && m.away != never {
+				if _, waits := m.keeper.about[m.name][m.keeper.apiKeyOf(said.pod)]; waits && m.away != never {
 					m.atLeave[name] = said
 				}
 			}

@@ -107,7 +107,7 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 	}
 	c.objects += delta
 	o.scan(o.Body(), func(e wire.Endpoint) {
-		c.Add(in.Tier(s, s.Name.Namespace, e), s.Keys, in.LabelsOf(e.NodeName), delta)
+		c.Add(o.Tier(e), s.Keys, in.LabelsOf(e.NodeName), delta)
 	})
 }
 

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -57,11 +58,13 @@ type Facts struct {
 	noted uint64
 	// livePods has the pods of nodes by the node's name, as reported by the nodes themselves.
 	livePods map[string]*LivePods
-	// suspected has the nodes with a suspected pod.
-	suspected map[string]struct{}
 
-	inputs map[string]*Input
-	hold   hold
+	// inputs are in the order in which they are applied in one step.
+	inputs []*Input
+	// restored is the State from which the facts were restored; nil once the upstream's state is applied.
+	restored *State
+	// holding is set while changes from the upstream are held back.
+	holding bool
 	// shareMark is the Mark of the last ShareStep.
 	shareMark []byte
 	// live is closed once the upstream's state is complete and applied.
@@ -89,14 +92,17 @@ func New(options Options) *Facts {
 	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice}
 	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints}
 	f.emptyIndexes()
-	f.inputs = map[string]*Input{
-		InputNodes:               {f: f, name: InputNodes, store: &f.nodes},
-		InputNode:                {f: f, name: InputNode, store: &f.node},
-		InputNamespaces:          {f: f, name: InputNamespaces, store: &f.namespaces},
-		InputServices:            {f: f, name: InputServices, store: &f.services},
-		InputEndpointSlices:      {f: f, name: InputEndpointSlices, store: &f.slices},
-		InputEndpoints:           {f: f, name: InputEndpoints, store: &f.legacy},
-		InputKubernetesEndpoints: {f: f, name: InputKubernetesEndpoints, store: &f.kubernetes},
+	f.inputs = []*Input{
+		{f: f, name: InputNodes, store: &f.nodes, needed: true},
+		{f: f, name: InputNode, store: &f.node, needed: options.NodeName != ""},
+		{
+			f: f, name: InputKubernetesEndpoints, store: &f.kubernetes,
+			needed: options.NeedsKubernetesEndpoints,
+		},
+		{f: f, name: InputServices, store: &f.services, needed: true},
+		{f: f, name: InputEndpointSlices, store: &f.slices, needed: true},
+		{f: f, name: InputEndpoints, store: &f.legacy},
+		{f: f, name: InputNamespaces, store: &f.namespaces},
 	}
 	return f
 }
@@ -115,7 +121,9 @@ func (f *Facts) IsLive() bool {
 }
 
 // Input returns the input with that name, which is one of the constants.
-func (f *Facts) Input(name string) *Input { return f.inputs[name] }
+func (f *Facts) Input(name string) *Input {
+	return f.inputs[slices.IndexFunc(f.inputs, func(in *Input) bool { return in.name == name })]
+}
 
 // update runs one step, and passes its Change to the Watchers.
 func (f *Facts) update(step func()) {
@@ -128,7 +136,7 @@ func (f *Facts) update(step func()) {
 	}) {
 		f.rebuild()
 	}
-	if !f.hold.restoring() && f.complete(&f.slices) && !f.IsLive() {
+	if f.restored == nil && f.complete(&f.slices) && !f.IsLive() {
 		close(f.live)
 	}
 	for w := range f.watchers {

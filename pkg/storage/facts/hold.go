@@ -51,10 +51,8 @@ type Shown struct{ Revision, Digest uint64 }
 // section returns the section of an input; the zero Section if the State, which may be nil, has none.
 func (s *State) section(input string) Section {
 	if s != nil {
-		for _, section := range s.Sections {
-			if section.Input == input {
-				return section
-			}
+		if i := slices.IndexFunc(s.Sections, func(of Section) bool { return of.Input == input }); i >= 0 {
+			return s.Sections[i]
 		}
 	}
 	return Section{}
@@ -68,14 +66,6 @@ func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 		shown[section.Objects[i].Key()] = how
 	}
 	return shown
-}
-
-// hold has the changes from the upstream that are not applied yet.
-type hold struct {
-	// state is the State from which the facts were restored; nil once the upstream's state is applied.
-	state *State
-	// pending has the changes by input; nil if changes are applied as they arrive.
-	pending map[string]*pending
 }
 
 // pending has the changes of one input that are held back.
@@ -94,28 +84,14 @@ func (p *pending) remove(name types.NamespacedName) { p.objects[name] = nil }
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// restoring reports whether the facts are those of a State.
-func (h *hold) restoring() bool { return h.state != nil }
-
-// pendingOf returns the collected changes of an input whose changes are held back.
-func (h *hold) pendingOf(in *Input) *pending {
-	p := h.pending[in.name]
-	if p == nil {
-		p = &pending{in: in, objects: make(map[types.NamespacedName]*wire.Object)}
-		h.pending[in.name] = p
-	}
-	return p
-}
-
 // Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
 // applied as one step. The Facts must be empty.
 func (f *Facts) Restore(state *State) {
 	f.update(func() {
-		f.hold.state, f.hold.pending = state, make(map[string]*pending)
-		f.notes = state.Notes
-		for _, name := range inputOrder {
-			if section := state.section(name); section.Input != "" {
-				replace(f.inputs[name].store, section.Objects)
+		f.restored, f.holding, f.notes = state, true, state.Notes
+		for _, in := range f.inputs {
+			if section := state.section(in.name); section.Input != "" {
+				replace(in.store, section.Objects)
 			}
 		}
 		// The State may come from a process without this input. Then nothing is rewritten.
@@ -127,26 +103,24 @@ func (f *Facts) Restore(state *State) {
 func (f *Facts) Restored() *State {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.hold.state
+	return f.restored
 }
 
 // Restored returns what Facts.Restored returns.
-func (in Reader) Restored() *State { return in.f.hold.state }
+func (in Reader) Restored() *State { return in.f.restored }
 
 // Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.hold.pending == nil {
-		f.hold.pending = make(map[string]*pending)
-	}
+	f.holding = true
 }
 
 // Release applies the changes that were held back since Hold, as one step. While restoring it applies nothing: the
 // changes are held back until the upstream's state is complete.
 func (f *Facts) Release() {
 	f.update(func() {
-		if !f.hold.restoring() {
+		if f.restored == nil {
 			f.release()
 		}
 	})
@@ -154,56 +128,37 @@ func (f *Facts) Release() {
 
 // releaseIfComplete ends the restoring if the upstream's state is complete.
 func (f *Facts) releaseIfComplete() {
-	if !f.hold.restoring() {
+	if f.restored == nil {
 		return
 	}
-	for _, name := range inputOrder {
-		if p := f.hold.pending[name]; f.awaits(name) && (p == nil || (!p.synced && !p.absent)) {
+	for _, in := range f.inputs {
+		if in.needed && (in.held == nil || !in.held.synced && !in.held.absent) {
 			return
 		}
 	}
-	f.hold.state = nil
-	for _, name := range inputOrder {
-		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.synced) {
-			f.inputs[name].forget() // the restored objects are outdated, and no client has asked for them
+	f.restored = nil
+	for _, in := range f.inputs {
+		if onDemand(in.name) && (in.held == nil || !in.held.synced) {
+			in.forget() // the restored objects are outdated, and no client has asked for them
 		}
 	}
 	f.release()
 }
 
-// awaits reports whether the upstream's state is complete only with this input.
-func (f *Facts) awaits(input string) bool {
-	switch input {
-	case InputNode:
-		return f.options.NodeName != ""
-	case InputKubernetesEndpoints:
-		return f.options.NeedsKubernetesEndpoints
-	default:
-		return !onDemand(input)
-	}
-}
-
 // release applies everything that is held back.
 func (f *Facts) release() {
-	all := f.hold.pending
-	f.hold.pending = nil
-	for _, name := range inputOrder {
-		p, in := all[name], f.inputs[name]
+	f.holding = false
+	for _, in := range f.inputs {
+		held := in.held
+		in.held = nil
 		switch {
-		case p == nil:
-		case p.absent:
+		case held == nil:
+		case held.absent:
 			in.store.noteAbsent()
-		case p.synced:
-			maps.DeleteFunc(p.objects, func(_ types.NamespacedName, o *wire.Object) bool { return o == nil })
-			replace(in.store, slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
+		case held.synced:
+			change(in.store, held.objects, all)
 		default:
-			for name, o := range p.objects {
-				if o == nil {
-					in.store.remove(name)
-				} else {
-					in.store.apply(o)
-				}
-			}
+			change(in.store, held.objects, nil)
 		}
 	}
 }

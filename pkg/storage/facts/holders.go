@@ -99,7 +99,7 @@ func (f *Facts) holders(c *claims) {
 
 // stillHas reports whether a pod still has the address of its endpoint, unless its node has reported otherwise.
 func stillHas(o *Object, e wire.Endpoint) bool {
-	correction, _ := o.Correction(e)
+	correction := o.Correction(e)
 	return correction == nil ||
 		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
 }

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,20 +13,21 @@ import (
 
 // left is what of the indexes is not empty.
 func (f *Facts) left() string {
+	held := slices.DeleteFunc(slices.Clone(f.inputs), func(in *Input) bool { return in.held == nil })
 	if len(f.nodes.byName)+len(f.nodes.values)+
 		len(f.services.byName)+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
-		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.doubted[Dead])+len(f.hold.pending) == 0 {
+		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.doubted[Dead])+len(held) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("nodes %v, their values %v, services %v, by key %v, to recount %v, "+
 		"invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
 		f.nodes.byName, f.nodes.values, f.services.byName, f.services.byKey, f.services.stale,
-		f.services.invalid, f.slices.objects, f.legacy.objects, f.doubted[Dead], f.hold.pending)
+		f.services.invalid, f.slices.objects, f.legacy.objects, f.doubted[Dead], held)
 }
 
 // churn lets nodes, Services and what lists endpoints come, change and name each other in turn.
 func churn(f *Facts) {
-	nodes, services, slices, legacy := f.Input(InputNodes), f.Input(InputServices), f.Input(InputEndpointSlices),
+	nodes, services, endpoints, legacy := f.Input(InputNodes), f.Input(InputServices), f.Input(InputEndpointSlices),
 		f.Input(InputEndpoints)
 	for round := range 3 {
 		for i := range 20 {
@@ -33,7 +35,7 @@ func churn(f *Facts) {
 			keys := []string{`["zone","region"]`, `["zone"]`, `["*"]`, "nonsense"}[(i+round)%4]
 			services.Apply(wiretest.Service(fmt.Sprint("svc-", i), keys))
 			on := []string{"node-a1", fmt.Sprint("stray-", i+round), "node-b1", "node-b1"}
-			slices.Apply(wiretest.Slice(fmt.Sprint("s-", i), fmt.Sprint("svc-", (i+round)%20), on...))
+			endpoints.Apply(wiretest.Slice(fmt.Sprint("s-", i), fmt.Sprint("svc-", (i+round)%20), on...))
 			legacy.Apply(wiretest.Endpoints(fmt.Sprint("svc-", i), on...))
 		}
 	}
@@ -61,8 +63,8 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 		},
 		"as one step": func(f *Facts) {
 			f.Hold()
-			for _, name := range inputOrder {
-				f.Input(name).Replace(nil)
+			for _, in := range f.inputs {
+				in.Replace(nil)
 			}
 			f.Release()
 		},
@@ -110,9 +112,9 @@ func TestNothingIsHeldAfterAState(t *testing.T) {
 	if f.Restored() != state || f.NodeCount() != 2 {
 		t.Fatalf("restored %v, %d nodes", f.Restored(), f.NodeCount())
 	}
-	for _, name := range inputOrder {
-		if name != InputEndpoints && name != InputKubernetesEndpoints {
-			f.Input(name).Replace(nil)
+	for _, in := range f.inputs {
+		if in.name != InputEndpoints && in.name != InputKubernetesEndpoints {
+			in.Replace(nil)
 		}
 	}
 	if f.Restored() != nil {

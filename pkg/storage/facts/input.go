@@ -29,12 +29,6 @@ const (
 	InputNamespaces = "namespaces"
 )
 
-// inputOrder is the order in which inputs are applied in one step.
-var inputOrder = []string{
-	InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints,
-	InputNamespaces,
-}
-
 // target takes the changes of one input: its store, or what is held back for it. The methods are called within a step.
 type target interface {
 	// apply adds or replaces an object, remove removes one.
@@ -74,7 +68,7 @@ func InputOf(r *served.Resource) string {
 	return r.Resource
 }
 
-func (in Reader) store(r *served.Resource) store { return in.f.inputs[InputOf(r)].store }
+func (in Reader) store(r *served.Resource) store { return in.f.Input(InputOf(r)).store }
 
 // Upstream returns the upstream's object of a served resource; nil if it is not known.
 func (in Reader) Upstream(r *served.Resource, name types.NamespacedName) *wire.Object {
@@ -89,6 +83,10 @@ type Input struct {
 	f     *Facts
 	name  string
 	store store
+	// needed is set if the upstream's state is complete only with this input.
+	needed bool
+	// held has the changes that are held back; nil if there are none.
+	held *pending
 	// arriving is the version of the input after the next change, and version that after the last one. progress is
 	// version, or that of a later bookmark. The lock of the facts guards them.
 	arriving, version, progress uint64
@@ -129,10 +127,13 @@ func (in *Input) same(o *wire.Object) *wire.Object {
 
 // target returns what takes the changes of the input now.
 func (in *Input) target() target {
-	if in.f.hold.pending == nil {
+	if !in.f.holding {
 		return in.store
 	}
-	return in.f.hold.pendingOf(in)
+	if in.held == nil {
+		in.held = &pending{in: in, objects: make(map[types.NamespacedName]*wire.Object)}
+	}
+	return in.held
 }
 
 // Apply adds or replaces an object.
@@ -154,13 +155,33 @@ func (in *Input) Replace(objects []*wire.Object) {
 }
 
 func replace(to target, objects []*wire.Object) {
-	listed := make(map[types.NamespacedName]struct{}, len(objects))
+	listed := make(map[types.NamespacedName]*wire.Object, len(objects))
 	for _, o := range objects {
-		listed[o.Key()] = struct{}{}
-		to.apply(o)
+		listed[o.Key()] = o
+	}
+	change(to, listed, all)
+}
+
+// all says that a change drops all objects that it does not have.
+func all(types.NamespacedName) bool { return true }
+
+// change adds or replaces objects of a target, and removes those that are nil. The state is then complete if drops is
+// not nil; that says which of the target's other objects are removed.
+func change(
+	to target, objects map[types.NamespacedName]*wire.Object, drops func(name types.NamespacedName) bool,
+) {
+	for name, o := range objects {
+		if o != nil {
+			to.apply(o)
+		} else {
+			to.remove(name)
+		}
+	}
+	if drops == nil {
+		return
 	}
 	for _, name := range to.names() {
-		if _, ok := listed[name]; !ok {
+		if _, there := objects[name]; !there && drops(name) {
 			to.remove(name)
 		}
 	}
@@ -173,10 +194,10 @@ func replace(to target, objects []*wire.Object) {
 func (in *Input) SetAbsent() {
 	in.f.update(func() {
 		switch {
-		case !in.f.hold.restoring():
+		case in.f.restored == nil:
 			in.store.noteAbsent()
 		case in.isOptional():
-			in.f.hold.pendingOf(in).noteAbsent()
+			in.target().noteAbsent()
 			in.f.releaseIfComplete()
 		}
 	})
@@ -198,7 +219,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(len(in.store.names()), len(in.f.hold.state.section(in.name).Objects))
+	return max(len(in.store.names()), len(in.f.restored.section(in.name).Objects))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -208,8 +229,9 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 // ready until it is complete again.
 func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
-		f.inputs[r.Resource].forget()
-		delete(f.hold.pending, r.Resource)
+		in := f.Input(r.Resource)
+		in.forget()
+		in.held = nil
 	})
 }
 

@@ -101,9 +101,10 @@ func (c *collection) apply(upstream *wire.Object) {
 		c.enterNodes(o, missing(nodes, before))
 		c.leaveNodes(o, missing(before, nodes))
 	}
-	o.corrected, o.Lost = c.correctedBody(o)
+	o.corrected, o.Lost = nil, 0
 	c.joinService(o)
 	add(&c.f.step.Objects, o)
+	c.correct(o)
 }
 
 func (c *collection) remove(name types.NamespacedName) {

@@ -3,8 +3,8 @@ package facts
 import (
 	"bytes"
 	"cmp"
-	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -76,80 +76,65 @@ func FindPod[T any](pods map[PodKey]T, pod PodKey) (key PodKey, found T, ok bool
 	return pod, found, ok
 }
 
-// equal reports whether both, which may be nil, correct endpoints in the same way.
+// equal reports whether both, which may be nil, say the same of the same pods.
 func (l *LivePods) equal(other *LivePods) bool {
 	if l == nil || other == nil {
 		return l == other
 	}
-	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
-		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
-			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses) &&
-				slices.Equal(a.Former, b.Former) && slices.Equal(a.Idle, b.Idle)
-		})
+	return reflect.DeepEqual(l.About, other.About) && reflect.DeepEqual(l.Pods, other.Pods)
 }
 
-// suspicious reports whether any pod is suspected whose endpoints are corrected.
-func (l *LivePods) suspicious() bool {
-	if l != nil {
-		for _, pod := range l.Pods {
-			if pod.Suspected {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// report returns the report of an endpoint's node on the endpoint's pod, and whether the node runs it. about is false
-// if the upstream's state applies.
-func (f *Facts) report(namespace string, e wire.Endpoint) (pod LivePod, runs, about bool) {
-	live := f.livePods[string(e.NodeName)]
-	key, ok := podOf(namespace, e)
-	if live == nil || !ok {
-		return LivePod{}, false, false
-	}
-	if live.About != nil {
-		if _, about = live.About[key]; !about {
-			return LivePod{}, false, false
-		}
-	}
-	_, pod, runs = FindPod(live.Pods, key)
-	return pod, runs, true
-}
-
-// correction returns the correction of a pod's endpoint in an object of a Service; nil if its address is a name, which
-// no pod's endpoint has.
-func (live LivePod) correction(service string, endpoint wire.Endpoint) *wire.Correction {
-	corrected := &wire.Correction{Serving: live.Serving, Kept: live.Serving && slices.Contains(live.Idle, service)}
-	current, err := netip.ParseAddr(string(endpoint.Address))
-	switch current = current.Unmap(); {
-	case err != nil:
-		return nil
-	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current),
-		len(live.Former) > 0 && !slices.Contains(live.Former, current):
-		return corrected
-	}
-	for _, address := range live.Addresses {
-		if address.Is4() == current.Is4() {
-			corrected.Address = address.String()
-			return corrected
-		}
-	}
-	return &wire.Correction{Gone: true, Taken: true}
-}
-
-// hasAddress reports whether any of the node's pods has the address.
-func (l *LivePods) hasAddress(text []byte) bool {
-	address, err := netip.ParseAddr(string(text))
-	if err != nil {
-		return false
-	}
+// has reports whether any of the node's pods has the address.
+func (l *LivePods) has(address netip.Addr) bool {
 	for _, pod := range l.Pods {
-		if slices.Contains(pod.Addresses, address.Unmap()) {
+		if slices.Contains(pod.Addresses, address) {
 			return true
 		}
 	}
 	return false
+}
+
+// Report returns the report of an endpoint's node that has the endpoint's pod, and the pod, if the node runs it. It
+// returns nil if the upstream's state applies.
+func (o *Object) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
+	report = o.collection.f.livePods[string(e.NodeName)]
+	if report == nil {
+		return nil, LivePod{}, false
+	}
+	key, ok := o.podOf(e)
+	if _, about := report.About[key]; !ok || !about && report.About != nil {
+		return nil, LivePod{}, false
+	}
+	_, pod, runs = FindPod(report.Pods, key)
+	return report, pod, runs
+}
+
+// Correction returns the correction of an endpoint of the object; nil if the upstream's state applies.
+func (o *Object) Correction(e wire.Endpoint) *wire.Correction {
+	report, pod, runs := o.Report(e)
+	if report == nil {
+		return nil
+	}
+	current, err := netip.ParseAddr(string(e.Address))
+	current = current.Unmap()
+	if !runs {
+		return &wire.Correction{Gone: true, Taken: e.Named && report.has(current)}
+	}
+	corrected := &wire.Correction{Serving: pod.Serving}
+	if s := o.Service; s != nil {
+		corrected.Kept = pod.Serving && slices.Contains(pod.Idle, s.Name.Name)
+		corrected.Published = s.traits.PublishesNotReady
+	}
+	if err != nil || len(pod.Addresses) == 0 || slices.Contains(pod.Addresses, current) ||
+		len(pod.Former) > 0 && !slices.Contains(pod.Former, current) {
+		return corrected
+	}
+	i := slices.IndexFunc(pod.Addresses, func(a netip.Addr) bool { return a.Is4() == current.Is4() })
+	if i < 0 {
+		return &wire.Correction{Gone: true, Taken: true}
+	}
+	corrected.Address = pod.Addresses[i].String()
+	return corrected
 }
 
 // SetLivePods takes the pods of a node, as the node itself reports them; nil if nothing is known, or if the upstream's
@@ -158,38 +143,28 @@ func (l *LivePods) hasAddress(text []byte) bool {
 func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	f.update(func() {
 		before := f.livePods[node]
-		if pods == nil {
+		if f.livePods[node] = pods; pods == nil {
 			delete(f.livePods, node)
-		} else {
-			f.livePods[node] = pods
 		}
 		if before.equal(pods) {
 			return
 		}
-		suspected := before.suspicious() || pods.suspicious()
-		delete(f.suspected, node)
-		if pods.suspicious() {
-			add(&f.suspected, node)
-		}
 		for _, o := range f.reader().NodeObjectsOf(node) {
-			if suspected {
-				f.services.markForRecount(o.Service)
-				add(&f.step.Objects, o)
-			}
+			f.services.markForRecount(o.Service) // other pods may be suspected
+			add(&f.step.Objects, o)
 			o.collection.correct(o)
 		}
 	})
 }
 
-// Tier returns the tier that an endpoint of a Service, which may be nil, in an object of this namespace has for this
-// node.
-func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
+// Tier returns the tier that an endpoint of the object has for this node.
+func (o *Object) Tier(e wire.Endpoint) topology.Tier {
+	return o.TierFrom(o.collection.f.options.NodeName, e)
 }
 
 // TierFrom is Tier for another node. A node is neither silent nor suspected to itself.
-func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	tier := topology.TierOf(e.Ready, true, e.Terminates())
+func (o *Object) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
+	tier, in, s := topology.TierOf(e.Ready, true, e.Terminates()), o.collection.f.reader(), o.Service
 	own := viewer != "" && string(e.NodeName) == viewer
 	switch {
 	case tier != topology.Ready || !in.AnySuspicions() || s == nil || s.Name == KubernetesService:
@@ -200,65 +175,32 @@ func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.En
 		return tier // traffic with the policy Local has no better endpoints
 	case !own && in.Doubts(s, e.NodeName, Dead, Silent):
 		return topology.Silent
-	case !own && in.Doubts(s, e.NodeName, Unanswering), in.suspects(namespace, e):
+	case !own && in.Doubts(s, e.NodeName, Unanswering):
 		return topology.Suspected
-	default:
-		return tier
 	}
+	if _, pod, _ := o.Report(e); pod.Suspected {
+		return topology.Suspected
+	}
+	return tier
 }
 
-// suspects reports whether the node of an endpoint suspects that its pod does not answer.
-func (in Reader) suspects(namespace string, e wire.Endpoint) bool {
-	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected {
-		return false
-	}
-	pod, _, _ := in.f.report(namespace, e)
-	return pod.Suspected
-}
-
-// AnySuspicions reports whether any node is in doubt, or any pod suspected.
+// AnySuspicions reports whether any node is in doubt, or any node's report, which may suspect pods, is used.
 func (in Reader) AnySuspicions() bool {
 	d := &in.f.doubted
-	return len(d[Dead])+len(d[Silent])+len(d[Unanswering])+len(in.f.suspected) > 0
-}
-
-// Why returns the clause LivePod.Why for the endpoint of a pod; "" if the endpoint is not corrected, or if none is
-// known.
-func (in Reader) Why(namespace string, e wire.Endpoint) string {
-	pod, _, _ := in.f.report(namespace, e)
-	return pod.Why
-}
-
-// Correction returns the correction of an endpoint of the object, and the time of the report behind it; nil if the
-// upstream's state applies.
-func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
-	f := o.collection.f
-	pod, runs, about := f.report(o.Upstream.Namespace, endpoint)
-	if !about {
-		return nil, time.Time{}
-	}
-	live := f.livePods[string(endpoint.NodeName)]
-	if !runs {
-		return &wire.Correction{Gone: true, Taken: endpoint.Named && live.hasAddress(endpoint.Address)}, live.AsOf
-	}
-	service := o.collection.serviceOf(o.Upstream)
-	if correction = pod.correction(service, endpoint); correction != nil {
-		s := f.services.byName[types.NamespacedName{Namespace: o.Upstream.Namespace, Name: service}]
-		correction.Published = s != nil && s.traits.PublishesNotReady
-	}
-	return correction, live.AsOf
+	return len(d[Dead])+len(d[Silent])+len(d[Unanswering])+len(in.f.livePods) > 0
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
-func podOf(namespace string, endpoint wire.Endpoint) (pod PodKey, ok bool) {
-	in, name, uid, ok := endpoint.Pod()
+func (o *Object) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
+	namespace, name, uid, ok := e.Pod()
 	if !ok || len(uid) == 0 {
 		return PodKey{}, false
 	}
-	if len(in) > 0 {
-		namespace = string(in)
+	pod = PodKey{Namespace: o.Upstream.Namespace, Name: string(name), UID: string(uid)}
+	if len(namespace) > 0 {
+		pod.Namespace = string(namespace)
 	}
-	return PodKey{Namespace: namespace, Name: string(name), UID: string(uid)}, true
+	return pod, true
 }
 
 // Body returns the upstream's body with the corrections that follow from SetLivePods.
@@ -272,14 +214,14 @@ func (o *Object) Body() []byte {
 // Corrected reports whether Body is not the upstream's.
 func (o *Object) Corrected() bool { return o.corrected != nil }
 
-// correctedBody returns the body of an object with corrected endpoints, and the number of those that are left out. It
-// returns nil if no endpoint is corrected.
-func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
-	if len(c.f.livePods) == 0 {
-		return nil, 0
+// correct corrects the endpoints of an object.
+func (c *collection) correct(o *Object) {
+	if len(c.f.livePods) == 0 && !o.Corrected() {
+		return
 	}
+	lost := 0
 	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
-		correction, _ := o.Correction(e)
+		correction := o.Correction(e)
 		if correction.LeavesOut(e) {
 			lost++
 		}
@@ -287,20 +229,15 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 	})
 	if err != nil {
 		o.Unreadable(err)
+		body, lost = o.Upstream.Body, 0
 	}
-	if err != nil || bytes.Equal(body, o.Upstream.Body) {
-		return nil, 0
-	}
-	return append([]byte{}, body...), lost // not nil, even if all endpoints are left out
-}
-
-func (c *collection) correct(o *Object) {
-	body, lost := c.correctedBody(o)
-	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.Lost {
+	if bytes.Equal(body, o.Body()) {
 		return
 	}
 	c.leaveService(o)
-	o.corrected, o.Lost = body, lost
+	if o.corrected, o.Lost = nil, lost; !bytes.Equal(body, o.Upstream.Body) {
+		o.corrected = append([]byte{}, body...) // not nil, even if all endpoints are left out
+	}
 	c.joinService(o)
 	add(&c.f.step.Objects, o)
 }
@@ -335,13 +272,13 @@ func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
 
 // addPods adds the pods that an object's endpoints name to the pods of their nodes.
 func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
-	governed := o.Service != nil && o.Service.Keys.Governed()
+	s := o.Service
 	o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]
 		if of == nil {
 			return
 		}
-		key, ok := podOf(o.Upstream.Namespace, e)
+		key, ok := o.podOf(e)
 		if !ok {
 			return
 		}
@@ -350,15 +287,14 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		// are not ready are all ready there.
 		if o.collection == &f.slices {
 			known.Serving = known.Serving || e.Serving()
-			if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {
-				known.Idle = append(known.Idle, strings.Clone(service))
+			if s != nil && !e.Ready && !slices.Contains(known.Idle, s.Name.Name) {
+				known.Idle = append(known.Idle, s.Name.Name)
 				slices.Sort(known.Idle)
 			}
 		}
-		known.Governed = known.Governed || governed
-		if correction, _ := o.Correction(e); correction != nil && !e.Is(correction) {
-			known.Disputed = true
-		}
+		known.Governed = known.Governed || s != nil && s.Keys.Governed()
+		correction := o.Correction(e)
+		known.Disputed = known.Disputed || correction != nil && !e.Is(correction)
 		of[key] = known
 	})
 }
@@ -381,5 +317,5 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 func (f *Facts) Applied() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.IsLive() && f.hold.pending == nil
+	return f.IsLive() && !f.holding
 }

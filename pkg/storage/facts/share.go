@@ -49,39 +49,19 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 		}
 		f.shareMark = step.Mark
 		for _, name := range shareInputs {
-			if !f.hold.restoring() {
-				delete(f.hold.pending, name)
-				step.apply(name, f.inputs[name].store)
-				continue
+			in := f.Input(name)
+			to := target(in.store)
+			if f.restored == nil {
+				in.held = nil
+			} else if to = in.target(); !in.held.synced {
+				replace(to, f.restored.section(name).Objects)
 			}
-			held := f.hold.pendingOf(f.inputs[name])
-			if !held.synced {
-				replace(held, f.hold.state.section(name).Objects)
-			}
-			step.apply(name, held)
+			change(to, step.Objects[name], func(o types.NamespacedName) bool { return step.Whole(name, o) })
 		}
 		f.releaseIfComplete()
 		err = nil
 	})
 	return err
-}
-
-// apply applies the objects of one input.
-func (step *ShareStep) apply(input string, to target) {
-	objects := step.Objects[input]
-	for name, o := range objects {
-		if o != nil {
-			to.apply(o)
-		} else {
-			to.remove(name)
-		}
-	}
-	for _, name := range to.names() {
-		if _, there := objects[name]; !there && step.Whole(input, name) {
-			to.remove(name)
-		}
-	}
-	to.setSynced()
 }
 
 // ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
@@ -93,11 +73,11 @@ func (f *Facts) ShareMark() []byte {
 
 // ShareMark returns what Facts.ShareMark returns.
 func (in Reader) ShareMark() []byte {
-	if in.f.shareMark == nil && in.f.hold.restoring() {
-		return in.f.hold.state.ShareMark
+	if in.f.shareMark == nil && in.f.restored != nil {
+		return in.f.restored.ShareMark
 	}
 	return in.f.shareMark
 }
 
 // Held reports whether changes are held back.
-func (in Reader) Held() bool { return in.f.hold.pending != nil }
+func (in Reader) Held() bool { return in.f.holding }

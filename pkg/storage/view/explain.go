@@ -172,7 +172,7 @@ func (q *question) choose() error {
 			q.addNote("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced)
 		}
 		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
-			tier := q.facts.TierFrom(q.e.Node, q.service, o.Upstream.Namespace, e)
+			tier := o.TierFrom(q.e.Node, e)
 			m.tiers = append(m.tiers, tier)
 			m.list.Add(tier, q.service.Keys, q.facts.LabelsOf(e.NodeName), 1)
 		})
@@ -241,7 +241,7 @@ func (q *question) addAll(m member) error {
 	return m.Codec().Scan(m.Upstream.Body, func(e wire.Endpoint) {
 		shown, tier := &all[0], topology.Unusable
 		all = all[1:]
-		if c, _ := m.Correction(e); !c.LeavesOut(e) {
+		if c := m.Correction(e); !c.LeavesOut(e) {
 			shown, rest = &rest[0], rest[1:]
 			tier, m.tiers = m.tiers[0], m.tiers[1:]
 		}
@@ -263,15 +263,16 @@ func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, t
 	if x.Node != q.own {
 		who = "that node itself"
 	}
-	why := q.facts.Why(m.Upstream.Namespace, e)
-	switch c, asOf := m.Correction(e); {
+	report, pod, _ := m.Report(e)
+	why := pod.Why
+	switch c := m.Correction(e); {
 	case c != nil && c.Gone:
 		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s, %s says so)", x.Node,
-			timeOf(asOf), who)
+			timeOf(report.AsOf), who)
 		why = ""
 	case c != nil && !e.Is(c):
 		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of "+
-			"%s, %s says so)", x.Node, timeOf(asOf), who)
+			"%s, %s says so)", x.Node, timeOf(report.AsOf), who)
 	}
 	if why != "" {
 		x.Reason += "; " + why

@@ -180,7 +180,7 @@ func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Cho
 		return body
 	}
 	body, _ = o.Codec().Correct(body, func(e wire.Endpoint) *wire.Correction { // edit has read it without an error
-		if !choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e)) {
+		if !choice.Hides(o.Tier(e)) {
 			return nil
 		}
 		count.Kept, count.Hidden = count.Kept-1, count.Hidden+1

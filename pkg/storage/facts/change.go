@@ -59,6 +59,22 @@ func (c *Change) touches() bool {
 	return c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
 }
 
+// index has the members with each key, without empty sets.
+type index[T comparable] map[string]map[T]struct{}
+
+func (x index[T]) add(key string, member T) {
+	if x[key] == nil {
+		x[key] = make(map[T]struct{})
+	}
+	x[key][member] = struct{}{}
+}
+
+func (x index[T]) remove(key string, member T) {
+	if delete(x[key], member); len(x[key]) == 0 {
+		delete(x, key)
+	}
+}
+
 func add[K comparable](set *map[K]struct{}, member K) { put(set, member, struct{}{}) }
 
 func put[K comparable, V any](to *map[K]V, key K, value V) {

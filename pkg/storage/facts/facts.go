@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -48,8 +47,8 @@ type Facts struct {
 	services   serviceIndex
 	slices     collection
 	legacy     collection
-	// kubernetes has the annotations of the Endpoints object default/kubernetes.
-	kubernetes kubernetesEndpoints
+	// kubernetes has the Endpoints object default/kubernetes.
+	kubernetes plainObjects
 
 	// doubted has the names of the nodes with each Doubt; never this node.
 	doubted [doubts]map[string]struct{}
@@ -86,11 +85,10 @@ func New(options Options) *Facts {
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, kubernetesEndpoints{f: f}
-	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
-	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
-	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice}
-	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints}
+	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, f.newKubernetesEndpoints()
+	f.node, f.namespaces = f.newPlainObjects(served.Nodes), f.newPlainObjects(served.Namespaces)
+	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice}
+	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints}
 	f.emptyIndexes()
 	f.inputs = []*Input{
 		{f: f, name: InputNodes, store: &f.nodes, needed: true},
@@ -152,17 +150,13 @@ func (f *Facts) update(step func()) {
 }
 
 // Changes returns a number that grows with every step that touches anything.
-func (f *Facts) Changes() uint64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.changes
-}
+func (f *Facts) Changes() uint64 { return get(f, func(Reader) uint64 { return f.changes }) }
 
 // complete reports whether a collection can be shown. That also requires the nodes, the Services, and the annotations
 // for rewriting default/kubernetes: without them too many endpoints, or wrong ones, would be shown.
 func (f *Facts) complete(c *collection) bool {
 	return c.synced && f.nodes.synced && f.services.synced &&
-		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
+		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced || f.kubernetes.absent)
 }
 
 // State returns whether a resource can be shown.
@@ -208,8 +202,11 @@ func (f *Facts) Read(read func(Reader)) {
 	read(f.reader())
 }
 
-// KubernetesService is the Service of the API server.
-var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+// get returns what of reads. No step is made meanwhile.
+func get[T any](f *Facts, of func(Reader) T) (value T) {
+	f.Read(func(in Reader) { value = of(in) })
+	return value
+}
 
 // LabelsOf returns the labels of a node; nil if the node is not known or the name is empty.
 func (in Reader) LabelsOf(name []byte) topology.Labels {

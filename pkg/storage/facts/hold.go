@@ -100,11 +100,7 @@ func (f *Facts) Restore(state *State) {
 }
 
 // Restored returns the State from which the facts were restored; nil if they are the upstream's.
-func (f *Facts) Restored() *State {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.restored
-}
+func (f *Facts) Restored() *State { return get(f, Reader.Restored) }
 
 // Restored returns what Facts.Restored returns.
 func (in Reader) Restored() *State { return in.f.restored }

@@ -217,9 +217,9 @@ func (in *Input) isOptional() bool {
 
 // Known returns how many objects the input has, in the facts or in the State from which they were restored.
 func (in *Input) Known() int {
-	in.f.mu.RLock()
-	defer in.f.mu.RUnlock()
-	return max(len(in.store.names()), len(in.f.restored.section(in.name).Objects))
+	return get(in.f, func(now Reader) int {
+		return max(len(in.store.names()), len(now.Restored().section(in.name).Objects))
+	})
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -246,19 +246,27 @@ func (in *Input) forget() {
 type plainObjects struct {
 	completion
 
-	f        *Facts
-	resource *served.Resource
-	objects  map[types.NamespacedName]*wire.Object
+	objects map[types.NamespacedName]*wire.Object
+	// touch adds what depends on an object to the step.
+	touch func(types.NamespacedName)
+}
+
+// newPlainObjects makes the store of a resource.
+func (f *Facts) newPlainObjects(r *served.Resource) plainObjects {
+	return plainObjects{
+		objects: make(map[types.NamespacedName]*wire.Object),
+		touch:   func(name types.NamespacedName) { add(&f.step.Whole, Key{r, name}) },
+	}
 }
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[o.Key()] = o
-	add(&p.f.step.Whole, Key{p.resource, o.Key()})
+	p.touch(o.Key())
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	add(&p.f.step.Whole, Key{p.resource, name})
+	p.touch(name)
 }
 
 func (p *plainObjects) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }

@@ -28,7 +28,7 @@ type nodeIndex struct {
 	f      *Facts
 	byName map[string]*Node
 	// values has the nodes with each value of each topology key in use.
-	values map[string]map[string]map[*Node]struct{}
+	values map[string]index[*Node]
 }
 
 func (x *nodeIndex) apply(o *wire.Object) {
@@ -78,34 +78,18 @@ func (x *nodeIndex) set(now Node) {
 			put(&x.f.step.Relabelled, n, before)
 		}
 		for key, values := range x.values {
-			leaveValue(values, n, before, key)
-			enterValue(values, n, key)
+			if value, had := before[key]; had {
+				values.remove(value, n)
+			}
+			if value, has := n.Labels[key]; has {
+				values.add(value, n)
+			}
 		}
 		for _, o := range n.Objects {
 			x.f.services.markForRecount(o.Service)
 		}
 	}
 	x.forget(n)
-}
-
-// enterValue adds a node to the index at its value of a key. leaveValue undoes that for its former labels.
-func enterValue(values map[string]map[*Node]struct{}, n *Node, key string) {
-	if value, has := n.Labels[key]; has {
-		if values[value] == nil {
-			values[value] = make(map[*Node]struct{})
-		}
-		values[value][n] = struct{}{}
-	}
-}
-
-func leaveValue(values map[string]map[*Node]struct{}, n *Node, before topology.Labels, key string) {
-	value, had := before[key]
-	if !had {
-		return
-	}
-	if delete(values[value], n); len(values[value]) == 0 {
-		delete(values, value)
-	}
 }
 
 // forget drops a node that is not known and that no endpoint names.
@@ -117,11 +101,12 @@ func (x *nodeIndex) forget(n *Node) {
 
 // use starts to index the values of a topology key, disuse ends that.
 func (x *nodeIndex) use(key string) {
-	values := make(map[string]map[*Node]struct{})
+	x.values[key] = make(index[*Node])
 	for _, n := range x.byName {
-		enterValue(values, n, key)
+		if value, has := n.Labels[key]; has {
+			x.values[key].add(value, n)
+		}
 	}
-	x.values[key] = values
 }
 
 func (x *nodeIndex) disuse(key string) { delete(x.values, key) }
@@ -146,17 +131,13 @@ func (in Reader) Inhabited(site string) bool {
 
 // NodeExists reports whether the node is known.
 func (f *Facts) NodeExists(name string) bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.reader().Node(name) != nil
+	return get(f, func(in Reader) bool { return in.Node(name) != nil })
 }
 
 // NodeNames returns the names of all known nodes, in no order.
 func (f *Facts) NodeNames() []string {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	names := make([]string, 0, len(f.nodes.byName))
-	f.reader().Nodes(func(n *Node) { names = append(names, n.Name) })
+	names := make([]string, 0)
+	f.Read(func(in Reader) { in.Nodes(func(n *Node) { names = append(names, n.Name) }) })
 	return names
 }
 
@@ -223,9 +204,7 @@ func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 
 // Doubted returns the names that were last passed to SetDoubted, without this node's.
 func (f *Facts) Doubted(why Doubt) map[string]struct{} {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return maps.Clone(f.doubted[why])
+	return get(f, func(Reader) map[string]struct{} { return maps.Clone(f.doubted[why]) })
 }
 
 // Doubts reports whether an endpoint of the Service, which may be nil, is on a node with one of the Doubts. The

@@ -22,11 +22,7 @@ type Notes struct {
 }
 
 // Notes returns the notes of this process, or those of a State.
-func (f *Facts) Notes() Notes {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.notes
-}
+func (f *Facts) Notes() Notes { return get(f, func(Reader) Notes { return f.notes }) }
 
 // Note changes the notes: it puts new maps into them.
 func (f *Facts) Note(change func(*Notes)) {

@@ -55,15 +55,8 @@ type collection struct {
 	f        *Facts
 	resource *served.Resource
 	codec    *wire.Codec
-	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
-	serviceOf func(*wire.Object) string
-	objects   map[types.NamespacedName]*Object
+	objects  map[types.NamespacedName]*Object
 }
-
-func serviceOfSlice(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] }
-
-// serviceOfEndpoints returns the object's own name: Endpoints have the name of their Service.
-func serviceOfEndpoints(o *wire.Object) string { return o.Name }
 
 func (c *collection) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
 
@@ -97,9 +90,9 @@ func (c *collection) apply(upstream *wire.Object) {
 		c.leaveService(o)
 		before := c.nodesOf(o)
 		o.Upstream = upstream
-		// Most changes leave most endpoints on their nodes.
-		c.enterNodes(o, missing(nodes, before))
-		c.leaveNodes(o, missing(before, nodes))
+		come, gone := differing(nodes, before)
+		c.enterNodes(o, missing(come, before))
+		c.leaveNodes(o, missing(gone, nodes))
 	}
 	o.corrected, o.Lost = nil, 0
 	c.joinService(o)
@@ -139,28 +132,31 @@ func (c *collection) nodesOf(o *Object) [][]byte {
 	return names
 }
 
+// differing returns both lists without their common beginning and end: most changes leave most endpoints on their
+// nodes.
+func differing(a, b [][]byte) (restA, restB [][]byte) {
+	for len(a) > 0 && len(b) > 0 && bytes.Equal(a[0], b[0]) {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && bytes.Equal(a[len(a)-1], b[len(b)-1]) {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+// missing returns the names that are not among the others.
 func missing(names, others [][]byte) [][]byte {
-	from, to := 0, len(names)
-	for from < min(to, len(others)) && bytes.Equal(names[from], others[from]) {
-		from++
-	}
-	for to > from && len(others)-len(names)+to > from && bytes.Equal(names[to-1], others[len(others)-len(names)+to-1]) {
-		to--
-	}
-	if from == to {
+	if len(names) == 0 {
 		return nil
 	}
 	among := make(map[string]struct{}, len(others))
 	for _, name := range others {
 		among[string(name)] = struct{}{}
 	}
-	var missing [][]byte
-	for _, name := range names[from:to] {
-		if _, found := among[string(name)]; !found {
-			missing = append(missing, name)
-		}
-	}
-	return missing
+	return slices.DeleteFunc(slices.Clone(names), func(name []byte) bool {
+		_, found := among[string(name)]
+		return found
+	})
 }
 
 // enterNodes adds an object to nodes that do not have it yet. A name may occur more than once.
@@ -195,7 +191,10 @@ func (c *collection) leaveNodes(o *Object, names [][]byte) {
 }
 
 func (c *collection) joinService(o *Object) {
-	name := c.serviceOf(o.Upstream)
+	name := o.Upstream.Name // Endpoints have the name of their Service
+	if c.resource == served.EndpointSlices {
+		name = o.Upstream.Labels[discoveryv1.LabelServiceName]
+	}
 	if name == "" {
 		return
 	}

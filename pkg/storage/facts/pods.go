@@ -315,7 +315,5 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 // Applied reports whether everything that has arrived from the upstream is applied: nothing is held back, and the facts
 // are not those of a State.
 func (f *Facts) Applied() bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.IsLive() && !f.holding
+	return get(f, func(in Reader) bool { return f.IsLive() && !in.Held() })
 }

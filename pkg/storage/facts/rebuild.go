@@ -51,9 +51,9 @@ func (f *Facts) rebuild() {
 // emptyIndexes makes the indexes empty.
 func (f *Facts) emptyIndexes() {
 	f.nodes.byName = make(map[string]*Node)
-	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
+	f.nodes.values = make(map[string]index[*Node])
 	f.services.byName = make(map[types.NamespacedName]*Service)
-	f.services.byKey = make(map[string]map[*Service]struct{})
+	f.services.byKey = make(index[*Service])
 	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
 	f.slices.objects = make(map[types.NamespacedName]*Object)
 	f.legacy.objects = make(map[types.NamespacedName]*Object)

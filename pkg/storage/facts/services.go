@@ -46,7 +46,7 @@ type serviceIndex struct {
 	f      *Facts
 	byName map[types.NamespacedName]*Service
 	// byKey has the Services that a topology key governs.
-	byKey map[string]map[*Service]struct{}
+	byKey index[*Service]
 	// invalid has the Services whose annotation does not parse, with the annotation's name and the reason.
 	invalid map[types.NamespacedName]string
 	// stale has the Services whose endpoints must be counted again at the end of the step.
@@ -141,12 +141,8 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 		return
 	}
 	for _, key := range s.Keys {
-		delete(x.byKey[key], s)
-		if len(x.byKey[key]) == 0 && key != "" {
-			delete(x.byKey, key)
-			if key != topology.Any {
-				x.f.nodes.disuse(key)
-			}
+		if x.byKey.remove(key, s); x.byKey[key] == nil {
+			x.f.nodes.disuse(key)
 		}
 	}
 	s.Keys = keys
@@ -154,13 +150,10 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 		if key == "" { // the key of topology.Unsatisfiable
 			continue
 		}
-		if x.byKey[key] == nil {
-			x.byKey[key] = make(map[*Service]struct{})
-			if key != topology.Any {
-				x.f.nodes.use(key)
-			}
+		if x.byKey[key] == nil && key != topology.Any {
+			x.f.nodes.use(key)
 		}
-		x.byKey[key][s] = struct{}{}
+		x.byKey.add(key, s)
 	}
 	x.recountLater(s)
 	add(&x.f.step.Governed, s)
@@ -213,9 +206,7 @@ func (in Reader) GovernedBy(key string) map[*Service]struct{} { return in.f.serv
 
 // Invalid returns the Services whose annotation does not parse, with the annotation's name and the reason.
 func (f *Facts) Invalid() map[types.NamespacedName]string {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return maps.Clone(f.services.invalid)
+	return get(f, func(Reader) map[types.NamespacedName]string { return maps.Clone(f.services.invalid) })
 }
 
 // InvalidReason returns the name and the error of a Service's annotation that does not parse; "" if all parse.

@@ -65,11 +65,7 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 }
 
 // ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
-func (f *Facts) ShareMark() []byte {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.reader().ShareMark()
-}
+func (f *Facts) ShareMark() []byte { return get(f, Reader.ShareMark) }
 
 // ShareMark returns what Facts.ShareMark returns.
 func (in Reader) ShareMark() []byte {

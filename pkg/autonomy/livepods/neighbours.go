@@ -11,13 +11,7 @@ import (
 // passWords passes the neighbours' reports to the facts, without pods that claim an address which is known to belong to
 // others. Otherwise a node could redirect connections to places that it may not reach itself.
 func (k *Keeper) passWords() {
-	claimed := make(map[string][]netip.Addr, len(k.words))
-	for name, word := range k.words {
-		for _, pod := range word.Pods {
-			claimed[name] = append(claimed[name], pod.Addresses...)
-		}
-	}
-	held := k.config.Facts.HeldByOthers(claimed)
+	held := k.config.Facts.HeldByOthers(k.words)
 	for name, word := range k.words {
 		if k.phase == away {
 			k.about[name] = make(map[facts.PodKey]struct{})

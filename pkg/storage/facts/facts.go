@@ -51,7 +51,7 @@ type Facts struct {
 	kubernetes plainObjects
 
 	// doubted has the names of the nodes with each Doubt; never this node.
-	doubted [doubts]map[string]struct{}
+	doubted [NoDoubt]map[string]struct{}
 	notes   Notes
 	// noted counts the changes of notes.
 	noted uint64

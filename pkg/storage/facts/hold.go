@@ -58,12 +58,14 @@ func (s *State) section(input string) Section {
 	return Section{}
 }
 
-// ShownOf returns how the objects of a resource were shown.
-func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
-	shown := make(map[types.NamespacedName]Shown)
-	section := s.section(InputOf(r))
-	for i, how := range section.Shown {
-		shown[section.Objects[i].Key()] = how
+// Shown returns how the objects were shown.
+func (s *State) Shown() map[Key]Shown {
+	shown := make(map[Key]Shown)
+	for _, r := range served.All() {
+		section := s.section(InputOf(r))
+		for i, how := range section.Shown {
+			shown[Key{r, section.Objects[i].Key()}] = how
+		}
 	}
 	return shown
 }

@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -13,36 +12,35 @@ import (
 type claims struct {
 	by map[netip.Addr][]string
 	// held has each node's claimed addresses that belong to others.
-	held map[string]map[netip.Addr]struct{}
+	held index[netip.Addr]
 }
 
-// isHeld notes that an address belongs to a pod on a node, or to something else if the node is "".
-func (c *claims) isHeld(address, node []byte) {
-	if parsed, err := netip.ParseAddr(string(address)); err == nil {
-		c.isHeldBy(parsed.Unmap(), string(node))
+// hold notes that addresses belong to a node or its pods, or to something else if the node is "".
+func (c *claims) hold(node string, addresses ...netip.Addr) {
+	for _, address := range addresses {
+		for _, claimant := range c.by[address.Unmap()] {
+			if claimant != node {
+				c.held.add(claimant, address.Unmap())
+			}
+		}
 	}
 }
 
-func (c *claims) isHeldBy(address netip.Addr, node string) {
-	for _, claimant := range c.by[address] {
-		if claimant == node {
-			continue
-		}
-		if c.held[claimant] == nil {
-			c.held[claimant] = make(map[netip.Addr]struct{})
-		}
-		c.held[claimant][address] = struct{}{}
-	}
+func (c *claims) holdText(node string, address []byte) {
+	parsed, _ := netip.ParseAddr(string(address)) // nobody claims the zero Addr
+	c.hold(node, parsed)
 }
 
-// HeldByOthers takes the addresses that nodes report for their pods, by node name, and returns those that belong to
-// others: to nodes, to pods that this node runs, to cluster IPs of Services, to API servers, or, according to the
-// upstream, to pods on another node of the site, unless that node reports otherwise or is silent.
-func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{} {
-	c := claims{by: make(map[netip.Addr][]string), held: make(map[string]map[netip.Addr]struct{})}
-	for node, claimed := range addresses {
-		for _, address := range claimed {
-			c.by[address] = append(c.by[address], node)
+// HeldByOthers takes nodes' reports of their pods, by node name, and returns the addresses that belong to others: to
+// nodes, to pods that this node runs, to cluster IPs of Services, to API servers, or, according to the upstream, to
+// pods on another node of the site, unless that node reports otherwise or is silent.
+func (f *Facts) HeldByOthers(reports map[string]*LivePods) map[string]map[netip.Addr]struct{} {
+	c := claims{by: make(map[netip.Addr][]string), held: make(index[netip.Addr])}
+	for node, report := range reports {
+		for _, pod := range report.Pods {
+			for _, address := range pod.Addresses {
+				c.by[address] = append(c.by[address], node)
+			}
 		}
 	}
 	if len(c.by) == 0 {
@@ -54,30 +52,24 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 		if s.Upstream == nil {
 			continue
 		}
-		if err := wire.ClusterIPs(s.Upstream.Body, func(address []byte) { c.isHeld(address, nil) }); err != nil {
+		if err := wire.ClusterIPs(s.Upstream.Body, func(ip []byte) { c.holdText("", ip) }); err != nil {
 			f.options.Logger.Error(err, "Cannot read the cluster IPs of a Service", "service", s.Name)
 		}
 	}
 	if s := f.services.byName[KubernetesService]; s != nil {
-		for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
-			for _, o := range s.Objects(r) {
-				o.scan(o.Upstream.Body, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
+		for _, listed := range s.listed {
+			for _, o := range listed.objects {
+				o.scan(o.Upstream.Body, func(e wire.Endpoint) { c.holdText("", e.Address) })
 			}
 		}
 	}
 	for _, addresses := range f.notes.InternalIPs {
-		for _, address := range addresses {
-			c.isHeldBy(address.Unmap(), "")
-		}
+		c.hold("", addresses...)
 	}
-	for _, address := range f.ownInternalIPs() {
-		c.isHeldBy(address.Unmap(), "")
-	}
+	c.hold("", f.ownInternalIPs()...)
 	if own := f.livePods[f.options.NodeName]; own != nil {
 		for _, pod := range own.Pods {
-			for _, address := range pod.Addresses {
-				c.isHeldBy(address.Unmap(), f.options.NodeName)
-			}
+			c.hold(f.options.NodeName, pod.Addresses...)
 		}
 	}
 	f.holders(&c)
@@ -90,8 +82,9 @@ func (f *Facts) holders(c *claims) {
 	f.reader().InSite(func(n *Node) { objects.Insert(n.Objects...) })
 	for o := range objects {
 		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
-			if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
-				c.isHeld(e.Address, e.NodeName)
+			doubt := f.reader().DoubtOf(o.Service, e.NodeName)
+			if len(e.NodeName) > 0 && doubt != Dead && doubt != Silent && stillHas(o, e) {
+				c.holdText(string(e.NodeName), e.Address)
 			}
 		})
 	}

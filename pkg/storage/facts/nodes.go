@@ -181,7 +181,7 @@ const (
 	// Unanswering nodes have a machine that answers their neighbours, and a wrapper that does not. Their endpoints are
 	// suspected.
 	Unanswering
-	doubts
+	NoDoubt
 )
 
 // SetDoubted takes the names of all nodes with a Doubt. They may include unknown nodes, whose endpoints are judged when
@@ -207,12 +207,16 @@ func (f *Facts) Doubted(why Doubt) map[string]struct{} {
 	return get(f, func(Reader) map[string]struct{} { return maps.Clone(f.doubted[why]) })
 }
 
-// Doubts reports whether an endpoint of the Service, which may be nil, is on a node with one of the Doubts. The
-// endpoints of default/kubernetes are never in doubt: they are API servers, and clients find out themselves which of
-// those work.
-func (in Reader) Doubts(s *Service, nodeName []byte, why ...Doubt) bool {
-	return s != nil && s.Name != KubernetesService && slices.ContainsFunc(why, func(why Doubt) bool {
-		_, doubted := in.f.doubted[why][string(nodeName)]
-		return doubted
-	})
+// DoubtOf returns the first Doubt about the node of an endpoint of the Service, which may be nil; NoDoubt if there is
+// none. The endpoints of default/kubernetes are never in doubt: they are API servers, and clients find out themselves
+// which of those work.
+func (in Reader) DoubtOf(s *Service, nodeName []byte) Doubt {
+	if s != nil && s.Name != KubernetesService {
+		for why, nodes := range in.f.doubted {
+			if _, doubted := nodes[string(nodeName)]; doubted {
+				return Doubt(why)
+			}
+		}
+	}
+	return NoDoubt
 }

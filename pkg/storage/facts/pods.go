@@ -173,15 +173,16 @@ func (o *Object) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
 		return tier // as Kubernetes asks, all agents disregard what is said of the readiness of such endpoints
 	case own && s.traits.Local:
 		return tier // traffic with the policy Local has no better endpoints
-	case !own && in.Doubts(s, e.NodeName, Dead, Silent):
+	}
+	_, pod, _ := o.Report(e)
+	switch doubt := in.DoubtOf(s, e.NodeName); {
+	case !own && (doubt == Dead || doubt == Silent):
 		return topology.Silent
-	case !own && in.Doubts(s, e.NodeName, Unanswering):
+	case !own && doubt == Unanswering, pod.Suspected:
 		return topology.Suspected
+	default:
+		return tier
 	}
-	if _, pod, _ := o.Report(e); pod.Suspected {
-		return topology.Suspected
-	}
-	return tier
 }
 
 // AnySuspicions reports whether any node is in doubt, or any node's report, which may suspect pods, is used.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -119,28 +118,14 @@ type Selector struct {
 func (s Selector) Matches(o *Object) bool {
 	return (s.Namespace == "" || s.Namespace == o.Namespace) &&
 		(s.Labels == nil || s.Labels.Empty() || s.Labels.Matches(labels.Set(o.Labels))) &&
-		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(objectFields{o}))
+		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(fieldsOf(o)))
 }
 
-// objectFields has the fields of an Object for field selectors.
-type objectFields struct{ o *Object }
-
-var _ fields.Fields = objectFields{}
-
-func (f objectFields) Has(field string) bool {
-	return field == "metadata.name" || field == "metadata.namespace" || slices.Contains(f.o.resource.FieldLabels, field)
-}
-
-func (f objectFields) Get(field string) string {
-	switch field {
-	case "metadata.name":
-		return f.o.Name
-	case "metadata.namespace":
-		return f.o.Namespace
-	default:
-		if i := slices.Index(f.o.resource.FieldLabels, field); i >= 0 && i < len(f.o.Fields) {
-			return f.o.Fields[i]
-		}
-		return ""
+// fieldsOf returns the fields of an Object for field selectors.
+func fieldsOf(o *Object) fields.Set {
+	set := fields.Set{"metadata.name": o.Name, "metadata.namespace": o.Namespace}
+	for i, value := range o.Fields {
+		set[o.resource.FieldLabels[i]] = value
 	}
+	return set
 }

@@ -329,14 +329,14 @@ func TestRevisionsOfASection(t *testing.T) {
 			}
 		}
 		for i, o := range slices3 {
-			shownAt := read.ShownOf(served.EndpointSlices)
+			shownAt := read.Shown()
 			if shown == nil {
 				if len(shownAt) != 0 {
 					t.Errorf("shown at %v", shownAt)
 				}
 				continue
 			}
-			if got := shownAt[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; got != shown[i] {
+			if got := shownAt[facts.Key{Resource: served.EndpointSlices, Name: o.Key()}]; got != shown[i] {
 				t.Errorf("%s was shown at %v, read as %v", o.Name, shown[i], got)
 			}
 		}

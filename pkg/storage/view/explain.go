@@ -8,9 +8,7 @@ import (
 	"strings"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -110,11 +108,18 @@ type member struct {
 	*facts.Object
 
 	local *LocalEndpoint
-	// list has the slice's ports and endpoints, with corrections; tiers are the tiers of these, in the same order.
+	// list has the slice's ports and endpoints, with corrections; corrected are these endpoints, in the same order.
 	// choice is how the slice is shown.
-	list   topology.List
-	tiers  []topology.Tier
-	choice topology.Choice
+	list      topology.List
+	corrected []correctedEndpoint
+	choice    topology.Choice
+}
+
+// correctedEndpoint is an endpoint with its correction, and its tier.
+type correctedEndpoint struct {
+	wire.Endpoint
+
+	tier topology.Tier
 }
 
 // answer completes the Explanation.
@@ -173,7 +178,7 @@ func (q *question) choose() error {
 		}
 		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
 			tier := o.TierFrom(q.e.Node, e)
-			m.tiers = append(m.tiers, tier)
+			m.corrected = append(m.corrected, correctedEndpoint{e, tier})
 			m.list.Add(tier, q.service.Keys, q.facts.LabelsOf(e.NodeName), 1)
 		})
 		if err != nil {
@@ -229,34 +234,23 @@ func (q *question) addAll(m member) error {
 		q.addNote("%s is shown without port %s, for which other slices have better endpoints", name,
 			cmp.Or(port.Name, port.Protocol))
 	}
-	upstream, err := decodeSlice(m.Upstream, m.Upstream.Body)
-	if err != nil {
-		return err
-	}
-	corrected, err := decodeSlice(m.Upstream, m.Body())
-	if err != nil {
-		return err
-	}
-	all, rest := upstream.Endpoints, corrected.Endpoints // rest lacks some that are gone
 	return m.Codec().Scan(m.Upstream.Body, func(e wire.Endpoint) {
-		shown, tier := &all[0], topology.Unusable
-		all = all[1:]
-		if c := m.Correction(e); !c.LeavesOut(e) {
-			shown, rest = &rest[0], rest[1:]
-			tier, m.tiers = m.tiers[0], m.tiers[1:]
+		shown := correctedEndpoint{e, topology.Unusable}
+		if !m.Correction(e).LeavesOut(e) {
+			shown, m.corrected = m.corrected[0], m.corrected[1:]
 		}
-		q.add(m, e, shown, tier)
+		q.add(m, e, shown)
 	})
 }
 
 // add adds an endpoint of the upstream, as it is shown.
-func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, tier topology.Tier) {
+func (q *question) add(m member, e wire.Endpoint, shown correctedEndpoint) {
 	x := ExplainedEndpoint{
-		Slice: m.Upstream.Name, Addresses: shown.Addresses,
-		Node: string(e.NodeName), Ready: ptr.Deref(shown.Conditions.Ready, true),
+		Slice: m.Upstream.Name, Addresses: []string{string(shown.Address)},
+		Node: string(e.NodeName), Ready: shown.Ready,
 	}
-	if ref := shown.TargetRef; ref != nil {
-		x.Target = ref.Kind + "/" + ref.Name
+	if kind, _, name, _, ok := shown.Target(); ok {
+		x.Target = fmt.Sprintf("%s/%s", kind, name)
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
 	who := "its container runtime"
@@ -277,9 +271,9 @@ func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, t
 	if why != "" {
 		x.Reason += "; " + why
 	}
-	if x.Kept && (tier == topology.Suspected || tier == topology.Silent) {
+	if x.Kept && (shown.tier == topology.Suspected || shown.tier == topology.Silent) {
 		suspicion, detail := q.suspicion(e, why)
-		if x.Kept = !m.choice.Hides(tier); x.Kept {
+		if x.Kept = !m.choice.Hides(shown.tier); x.Kept {
 			x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
 		} else {
 			x.Reason = suspicion + detail
@@ -295,15 +289,17 @@ func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, t
 
 // suspicion returns why an endpoint may not answer, and a detail. why is the reason of the endpoint's own node.
 func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail string) {
-	other := string(e.NodeName) != q.e.Node // a node does not suspect itself
+	doubt := q.facts.DoubtOf(q.service, e.NodeName)
 	switch {
-	case other && q.facts.Doubts(q.service, e.NodeName, facts.Dead):
+	case string(e.NodeName) == q.e.Node: // a node does not suspect itself
+	case doubt == facts.Dead:
 		return fmt.Sprintf("the health service calls node %s dead", e.NodeName), ""
-	case other && q.facts.Doubts(q.service, e.NodeName, facts.Silent):
+	case doubt == facts.Silent:
 		return fmt.Sprintf("node %s does not answer its neighbours", e.NodeName), " (site exchange)"
-	case other && q.facts.Doubts(q.service, e.NodeName, facts.Unanswering):
+	case doubt == facts.Unanswering:
 		return fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", e.NodeName), ""
-	case why != "":
+	}
+	if why != "" {
 		detail = ": " + why
 	}
 	return "its own node suspects that it does not answer", detail
@@ -347,13 +343,4 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 		return false, fmt.Sprintf("node %s has %s=%s, not %s", node, key, their, value)
 	}
 	return true, fmt.Sprintf("node %s has %s=%s too", node, key, value)
-}
-
-// decodeSlice decodes a slice with another body than its own.
-func decodeSlice(o *wire.Object, body []byte) (*discoveryv1.EndpointSlice, error) {
-	slice := &discoveryv1.EndpointSlice{}
-	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, body, 0)); err != nil {
-		return nil, fmt.Errorf("decoding EndpointSlice %s/%s: %w", o.Namespace, o.Name, err)
-	}
-	return slice, nil
 }

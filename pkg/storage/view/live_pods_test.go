@@ -313,7 +313,8 @@ func TestHeldByOthers(t *testing.T) {
 	for _, address := range []string{"192.168.0.2", "10.9.0.0", "10.0.0.1", "10.7.7.7"} {
 		claimed = append(claimed, netip.MustParseAddr(address))
 	}
-	held := s.HeldByOthers(map[string][]netip.Addr{"node-a3": claimed})["node-a3"]
+	report := facts.LivePods{Pods: map[facts.PodKey]facts.LivePod{podKey("3"): {Addresses: claimed}}}
+	held := s.HeldByOthers(map[string]*facts.LivePods{"node-a3": &report})["node-a3"]
 	for i, address := range claimed {
 		if _, isHeld := held[address]; isHeld != (i < 3) {
 			t.Errorf("%s is held by others: %v", address, isHeld)

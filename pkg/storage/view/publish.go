@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -91,11 +89,16 @@ func (v reading) publish(
 		}
 	}
 	restored := v.facts.Restored()
-	v.rememberShown(restored)
+	switch { // it is read once for all steps
+	case restored == nil:
+		v.before = nil
+	case v.before == nil:
+		v.before = restored.Shown()
+	}
 	v.history.Update(received, func(u *history.Update) {
 		for _, s := range all {
 			if s.version != nil {
-				u.Put(s.Resource, *s.version, v.before[s.Resource].revisionOf(s.version))
+				u.Put(s.Resource, *s.version, v.revisionOf(s))
 			} else {
 				u.Remove(s.Resource, s.Name)
 			}
@@ -226,29 +229,12 @@ func (v reading) edit(
 	return slices.Clip(body), count
 }
 
-// shownObjects has how an earlier process showed the objects of a resource; nil if the facts are the upstream's.
-type shownObjects map[types.NamespacedName]facts.Shown
-
-// revisionOf returns the revision at which the earlier process showed the same version; 0 if it did not.
-func (before shownObjects) revisionOf(v *history.Version) uint64 {
-	if shown, found := before[v.Key()]; found && shown.Digest == v.Digest() {
-		return shown.Revision
+// revisionOf returns the revision at which an earlier process showed the same version; 0 if it did not.
+func (v reading) revisionOf(s shown) uint64 {
+	if before, found := v.before[s.Key]; found && before.Digest == s.version.Digest() {
+		return before.Revision
 	}
 	return 0
-}
-
-// rememberShown reads how the objects of a restored State were shown, once for all steps.
-func (v reading) rememberShown(restored *facts.State) {
-	if (restored == nil) == (v.before == nil) {
-		return
-	}
-	v.before = nil
-	if restored != nil {
-		v.before = make(map[*served.Resource]shownObjects)
-		for _, r := range served.All() {
-			v.before[r] = restored.ShownOf(r)
-		}
-	}
 }
 
 // noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which arrives every

@@ -47,7 +47,7 @@ type View struct {
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
 	// before has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
-	before map[*served.Resource]shownObjects
+	before map[facts.Key]facts.Shown
 	totals map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64

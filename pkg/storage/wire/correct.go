@@ -21,10 +21,13 @@ var kindPod = []byte("Pod")
 // Pod returns the pod that an endpoint's targetRef names. ok is false if it names none, or if it cannot be read. The
 // results share memory with the message.
 func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
-	if e.target == nil {
-		return nil, nil, nil, false
-	}
-	var kind []byte
+	kind, namespace, name, uid, ok := e.Target()
+	return namespace, name, uid, ok && bytes.Equal(kind, kindPod) && len(name) > 0
+}
+
+// Target returns an endpoint's targetRef. ok is false if it has none, or if it cannot be read. The results share memory
+// with the message.
+func (e Endpoint) Target() (kind, namespace, name, uid []byte, ok bool) {
 	f := field.Of(e.target)
 	for f.Next() {
 		switch f.Number {
@@ -38,7 +41,7 @@ func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
 			uid = f.Value
 		}
 	}
-	return namespace, name, uid, f.Err == nil && bytes.Equal(kind, kindPod) && len(name) > 0
+	return kind, namespace, name, uid, f.Err == nil && e.target != nil
 }
 
 // Serving returns the condition serving; if the endpoint has none, whether it is ready.

@@ -1,7 +1,6 @@
 package livepods
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -220,10 +219,10 @@ func (k *Keeper) Run(ctx context.Context) {
 // step checks the state of the upstream and acts on it.
 func (k *Keeper) step(ctx context.Context) {
 	state := k.config.Upstream()
-	switch {
-	case state == Unknown:
+	if state == Unknown {
 		return
-	case k.phase == starting:
+	}
+	if k.phase == starting {
 		k.restore()
 	}
 	switch {
@@ -237,7 +236,8 @@ func (k *Keeper) step(ctx context.Context) {
 		k.follow(ctx)
 	}
 	wanted := k.config.Neighbours.Wanted()
-	if k.phase == following && !wanted && !k.isDue() {
+	noted := k.nodeReady && len(k.about[k.config.NodeName]) == 0 && k.config.Now().Sub(k.asked) < noteInterval
+	if k.phase == following && k.config.Runtime != nil && noted && !wanted {
 		return
 	}
 	k.takeWords(k.ask(ctx))
@@ -355,12 +355,6 @@ func (k *Keeper) follow(ctx context.Context) {
 	k.asked = time.Time{}
 }
 
-// isDue reports whether the notes must be updated while the API server's status applies.
-func (k *Keeper) isDue() bool {
-	return k.config.Runtime == nil || !k.nodeReady || len(k.about[k.config.NodeName]) > 0 ||
-		k.config.Now().Sub(k.asked) >= noteInterval
-}
-
 // read reads the API server's status of the pods and the neighbours' reports, and reports whether any has changed.
 func (k *Keeper) read() bool {
 	here := k.config.NodeName
@@ -371,7 +365,14 @@ func (k *Keeper) read() bool {
 		}
 		k.heartbeat = heartbeat
 	}
-	words, changes := k.usedWords(), k.config.Facts.Changes()
+	words, changes := make(map[string]*facts.LivePods), k.config.Facts.Changes()
+	if k.phase == returning {
+		maps.Copy(words, k.words) // those who have fallen silent may not agree with the upstream yet
+	}
+	maps.Copy(words, k.config.Neighbours.Words())
+	maps.DeleteFunc(words, func(name string, _ *facts.LivePods) bool {
+		return k.phase != away && len(k.about[name]) == 0
+	})
 	if changes == k.changes && maps.Equal(words, k.words) {
 		return false
 	}
@@ -402,23 +403,6 @@ func (k *Keeper) read() bool {
 		}
 	}
 	return true
-}
-
-// usedWords returns the neighbours' reports that are used: in the phase away all, and in the phase returning the last
-// ones of those with whom the upstream does not agree yet.
-func (k *Keeper) usedWords() map[string]*facts.LivePods {
-	words, used := k.config.Neighbours.Words(), make(map[string]*facts.LivePods)
-	switch k.phase {
-	case away:
-		maps.Copy(used, words)
-	case returning:
-		for name, word := range k.words {
-			if len(k.about[name]) > 0 {
-				used[name] = cmp.Or(words[name], word)
-			}
-		}
-	}
-	return used
 }
 
 // takeWords processes the API server's status of the pods, except of those for which this node's own state is used.
@@ -478,9 +462,6 @@ func (k *Keeper) ask(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if err != nil && attempt.Err() != nil {
-		err = fmt.Errorf("the container runtime does not answer in time (%s): %w", patience, err)
-	}
 	k.config.Observer.RuntimeAsked(err)
 	before := k.err
 	k.err = err
@@ -501,7 +482,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		}
 		r := k.records[key]
 		if r == nil {
-			r = &record{Note: Note{UID: pod.UID}}
+			r = &record{}
 			k.records[key] = r
 		}
 		r.observe(pod, k.asOf)

@@ -123,7 +123,7 @@ type judge struct {
 
 // FactsChanged implements facts.Watcher.
 func (j *judge) FactsChanged(in facts.Reader, _ *facts.Change) {
-	if in.State(served.EndpointSlices) != served.Ready {
+	if in.Readable(served.EndpointSlices) != nil {
 		return
 	}
 	nodes, services, all := make(nodeStates), make(serviceStates), make(sliceStates)

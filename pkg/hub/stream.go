@@ -53,7 +53,7 @@ func (s *shares) read(read func(reading)) (err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
-		case in.State(served.EndpointSlices) != served.Ready:
+		case in.Readable(served.EndpointSlices) != nil:
 			err = serve.NotReady("the hub is not synced with the API server yet")
 		case s.queued.Load() > s.maxQueued:
 			err = tooMany("others are being sent their shares")

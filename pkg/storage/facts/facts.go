@@ -159,8 +159,8 @@ func (f *Facts) complete(c *collection) bool {
 		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced || f.kubernetes.absent)
 }
 
-// State returns whether a resource can be shown.
-func (in Reader) State(r *served.Resource) served.State {
+// Readable returns served.ErrNotReady or served.ErrAbsent if a resource cannot be shown.
+func (in Reader) Readable(r *served.Resource) error {
 	store := in.store(r)
 	absent, ready := store.state()
 	if c, lists := store.(*collection); lists {
@@ -168,11 +168,11 @@ func (in Reader) State(r *served.Resource) served.State {
 	}
 	switch {
 	case absent:
-		return served.Absent
+		return served.ErrAbsent
 	case ready:
-		return served.Ready
+		return nil
 	default:
-		return served.NotReady
+		return served.ErrNotReady
 	}
 }
 

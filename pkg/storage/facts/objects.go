@@ -45,8 +45,12 @@ func (o *Object) scan(body []byte, visit func(wire.Endpoint)) {
 	}
 }
 
-// Unreadable reports that a body of the object can no longer be read.
-func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(), o.Name(), err) }
+// Unreadable logs that a body of the object can no longer be read, although it could when it was applied. Its unread
+// endpoints are not shown.
+func (o *Object) Unreadable(err error) {
+	o.collection.f.options.Logger.Error(err, "An object that was applied cannot be read any more",
+		"resource", o.Resource().Resource, "namespace", o.Upstream.Namespace, "name", o.Upstream.Name)
+}
 
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
@@ -88,7 +92,7 @@ func (c *collection) apply(upstream *wire.Object) {
 		return
 	default:
 		c.leaveService(o)
-		before := c.nodesOf(o)
+		before, _ := c.nodesIn(o.Upstream.Body) // it was read without an error
 		o.Upstream = upstream
 		come, gone := differing(nodes, before)
 		c.enterNodes(o, missing(come, before))
@@ -106,7 +110,8 @@ func (c *collection) remove(name types.NamespacedName) {
 		return
 	}
 	c.leaveService(o)
-	c.leaveNodes(o, c.nodesOf(o))
+	nodes, _ := c.nodesIn(o.Upstream.Body) // it was read without an error
+	c.leaveNodes(o, nodes)
 	o.Gone = true
 	delete(c.objects, name)
 	add(&c.f.step.Objects, o)
@@ -121,15 +126,6 @@ func (c *collection) nodesIn(body []byte) ([][]byte, error) {
 		}
 	})
 	return names, err
-}
-
-// nodesOf is nodesIn for an object that was read without error.
-func (c *collection) nodesOf(o *Object) [][]byte {
-	names, err := c.nodesIn(o.Upstream.Body)
-	if err != nil {
-		o.Unreadable(err)
-	}
-	return names
 }
 
 // differing returns both lists without their common beginning and end: most changes leave most endpoints on their

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -57,11 +56,4 @@ func (f *Facts) emptyIndexes() {
 	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
 	f.slices.objects = make(map[types.NamespacedName]*Object)
 	f.legacy.objects = make(map[types.NamespacedName]*Object)
-}
-
-// unreadable logs that an object can no longer be read, although it could when it was applied. Its unread endpoints are
-// not shown.
-func (f *Facts) unreadable(r *served.Resource, name types.NamespacedName, err error) {
-	f.options.Logger.Error(err, "An object that was applied cannot be read any more",
-		"resource", r.Resource, "namespace", name.Namespace, "name", name.Name)
 }

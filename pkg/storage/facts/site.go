@@ -50,27 +50,21 @@ func (f *Facts) siteKeys() []string {
 	return f.reader().Keys()
 }
 
-// shares reports whether two nodes have the same value of any of the labels.
-func shares(keys []string, a, b *Node) bool {
-	for _, key := range keys {
-		value, ok := a.Labels[key]
-		if their, both := b.Labels[key]; ok && both && value == their {
-			return true
-		}
-	}
-	return false
-}
-
 // InSite calls visit for every node of the site; for this node only if it has any of the labels.
 func (in Reader) InSite(visit func(*Node)) {
-	if own := in.Node(in.f.options.NodeName); own != nil {
-		keys := in.f.siteKeys()
-		in.Nodes(func(n *Node) {
-			if shares(keys, own, n) {
-				visit(n)
-			}
-		})
+	own, keys := in.Node(in.f.options.NodeName), in.f.siteKeys()
+	if own == nil {
+		return
 	}
+	in.Nodes(func(n *Node) {
+		if slices.ContainsFunc(keys, func(key string) bool {
+			value, has := own.Labels[key]
+			theirs, both := n.Labels[key]
+			return has && both && value == theirs
+		}) {
+			visit(n)
+		}
+	})
 }
 
 // ownInternalIPs returns the InternalIPs in this node's own Node object.

@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -45,7 +46,7 @@ type History struct {
 	tables map[*served.Resource]*table
 }
 
-// New makes a History whose tables are empty and NotReady.
+// New makes a History whose tables are empty and cannot be read.
 func New(options Options) *History {
 	encoded := cmp.Or(options.JSON, NewJSONCache(DefaultJSONBytes))
 	h := &History{revisions: options.Revisions, encoded: encoded, tables: make(map[*served.Resource]*table)}
@@ -56,7 +57,7 @@ func New(options Options) *History {
 				maxEvents: cmp.Or(options.LogEvents, DefaultLogEvents),
 				maxBytes:  cmp.Or(options.LogBytes, DefaultLogBytes),
 			},
-			changed: make(chan struct{}),
+			err: served.ErrNotReady, changed: make(chan struct{}),
 		}
 	}
 	return h
@@ -86,7 +87,7 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 }
 
 // Put shows a version of an object, unless a client would see no difference. revision is 0, which means a new one, or
-// that at which an earlier process showed the version. The latter is for tables that are not Ready: SetState drops
+// that at which an earlier process showed the version. The latter is for tables that cannot be read: SetReadable drops
 // their past before a client reads them.
 func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
 	t := u.h.tables[r]
@@ -132,32 +133,31 @@ func (u *Update) Remove(r *served.Resource, key types.NamespacedName) {
 // logEvent appends an event to the log. While the table cannot be read, no cursor needs it.
 func (u *Update) logEvent(t *table, e Event) {
 	t.dirty = true
-	if t.state == served.Ready {
+	if t.err == nil {
 		e.Received = u.received
 		t.log.append(e)
 	}
 }
 
-// SetState sets whether a table can be read. A table that becomes Ready has no past: clients start from its current
-// state.
-func (u *Update) SetState(r *served.Resource, state served.State) {
+// SetReadable sets whether a table can be read; if err is not nil, it is the readers' error. A table that becomes
+// readable has no past: clients start from its current state.
+func (u *Update) SetReadable(r *served.Resource, err error) {
 	t := u.h.tables[r]
-	if t.state == state {
+	if errors.Is(t.err, err) {
 		return
 	}
-	if state == served.Ready {
+	if err == nil {
 		t.log.clear(u.h.revision)
 	}
-	t.state = state
-	t.dirty = true
+	t.err, t.dirty = err, true
 }
 
-// Clear removes all objects of a table without events, and makes it NotReady. Its cursors get ErrExpired.
+// Clear removes all objects of a table without events; it cannot be read any more. Its cursors get ErrExpired.
 func (u *Update) Clear(r *served.Resource) {
 	t := u.h.tables[r]
 	t.objects = nil
 	t.log.clear(u.h.nextRevision())
-	t.state, t.dirty = served.NotReady, true
+	t.err, t.dirty = served.ErrNotReady, true
 }
 
 // ServeAsOf notes that the tables have the state that an earlier process had at a revision. A client that presents a
@@ -177,12 +177,12 @@ func (h *History) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.tables {
-		t.state, t.dirty = served.NotReady, true
+		t.err, t.dirty = served.ErrNotReady, true
 		t.broadcast()
 	}
 }
 
-// Objects returns all objects of a resource by name, even if the resource is not Ready.
+// Objects returns all objects of a resource by name, even if it cannot be read.
 func (h *History) Objects(r *served.Resource) map[types.NamespacedName]*Object {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

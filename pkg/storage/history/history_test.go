@@ -39,7 +39,7 @@ func service(name, uid, color string, port int32) Version {
 func ready(options Options) *History {
 	options.Revisions = NewRevisions(100)
 	h := New(options)
-	h.Update(time.Time{}, func(u *Update) { u.SetState(served.Services, served.Ready) })
+	h.Update(time.Time{}, func(u *Update) { u.SetReadable(served.Services, nil) })
 	return h
 }
 
@@ -334,7 +334,7 @@ func TestAClientThatHasSeenMore(t *testing.T) {
 	h.Update(time.Time{}, func(u *Update) {
 		u.Put(served.Services, service("s", "u", "red", 1), 500)
 		u.ServeAsOf(600)
-		u.SetState(served.Services, served.Ready)
+		u.SetReadable(served.Services, nil)
 	})
 	key := types.NamespacedName{Namespace: "ns", Name: "s"}
 	now := h.Revision()

@@ -18,8 +18,8 @@ var (
 
 // admit returns an error if a client that presents a revision cannot be served.
 func (h *History) admit(t *table, presented uint64) error {
-	if err := t.state.Err(); err != nil {
-		return err
+	if t.err != nil {
+		return t.err
 	}
 	if h.asOf < presented && presented < h.began && h.asOf != 0 {
 		return served.ErrNotReady
@@ -36,7 +36,7 @@ func (h *History) Readable(r *served.Resource) (changed <-chan struct{}, err err
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.tables[r]
-	return t.changed, t.state.Err()
+	return t.changed, t.err
 }
 
 // Restored reports whether the tables have the state of an earlier process, as ServeAsOf notes it.
@@ -110,7 +110,7 @@ func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.RLock()
 	defer c.h.mu.RUnlock()
-	if c.t.state != served.Ready {
+	if c.t.err != nil {
 		return nil, nil, ErrExpired
 	}
 	events, ok := c.t.log.next(c.revision, limit)

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -15,7 +14,8 @@ type table struct {
 	// objects is sorted by namespace and name.
 	objects []*Object
 	log     eventLog
-	state   served.State
+	// err is why the table cannot be read; nil if it can.
+	err error
 	// changed is closed and replaced after every change for which a reader may wait. dirty is set if the current Update
 	// made such a change.
 	changed chan struct{}

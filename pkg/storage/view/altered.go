@@ -1,6 +1,7 @@
 package view
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -15,8 +16,8 @@ import (
 func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why string, err error) {
 	v.source.Read(func(in facts.Reader) {
 		o := in.Object(r, name)
-		if in.State(served.Services) != served.Ready ||
-			o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
+		if in.Readable(served.Services) != nil ||
+			o == nil && r == served.EndpointSlices && errors.Is(in.Readable(r), served.ErrNotReady) {
 			err = served.ErrNotReady
 			return
 		}

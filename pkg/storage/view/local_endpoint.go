@@ -121,8 +121,12 @@ func (v *View) LocalEndpointProblem() (problem error) {
 // body returns the body of default/kubernetes with this endpoint only.
 func (local LocalEndpoint) body(r *served.Resource) ([]byte, error) {
 	meta := metav1.ObjectMeta{Name: facts.KubernetesService.Name}
+	var typed served.Typed = &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
+		Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
+	}}}
 	if r == served.EndpointSlices {
-		return bodyOf(&discoveryv1.EndpointSlice{
+		typed = &discoveryv1.EndpointSlice{
 			ObjectMeta:  meta,
 			AddressType: familyOf(local.IP.Is6()),
 			Endpoints: []discoveryv1.Endpoint{{
@@ -132,12 +136,13 @@ func (local LocalEndpoint) body(r *served.Resource) ([]byte, error) {
 			Ports: []discoveryv1.EndpointPort{{
 				Name: new(localPortName), Protocol: new(corev1.ProtocolTCP), Port: new(int32(local.Port)),
 			}},
-		})
+		}
 	}
-	return bodyOf(&corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
-		Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
-	}}})
+	o, err := wire.ObjectOf(typed)
+	if err != nil {
+		return nil, err
+	}
+	return o.Body, nil
 }
 
 func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, error) {
@@ -152,15 +157,4 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalEndpoint)
 	}
 	return ParseLocalEndpoint(ip, port)
-}
-
-func bodyOf(typed served.Typed) ([]byte, error) {
-	object, err := wire.ObjectOf(typed)
-	if err != nil {
-		return nil, err
-	}
-	if len(object.Body) == 0 {
-		return nil, errors.New("the object that was built has no body: k8s.io/api encodes it in another way")
-	}
-	return object.Body, nil
 }

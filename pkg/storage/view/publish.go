@@ -122,7 +122,7 @@ func (v reading) setStates(u *history.Update, restored *facts.State) {
 	}
 	u.ServeAsOf(asOf)
 	for _, r := range served.All() {
-		u.SetState(r, v.facts.State(r))
+		u.SetReadable(r, v.facts.Readable(r))
 	}
 }
 
@@ -137,19 +137,15 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 
 // prune returns the version of an object that lists endpoints, and updates the counts.
 func (v reading) prune(o *facts.Object) shown {
-	r := o.Resource()
-	total, before := v.totals[r], v.counts[o]
-	total.Kept, total.Hidden = total.Kept-before.Kept, total.Hidden-before.Hidden
+	key := facts.Key{Resource: o.Resource(), Name: o.Name()}
 	if o.Gone {
 		delete(v.counts, o)
-		v.totals[r] = total
-		return shown{Key: facts.Key{Resource: r, Name: o.Name()}}
+		return shown{Key: key}
 	}
 	body, count := v.prunedBody(o)
 	count.Hidden += o.Lost
 	v.counts[o] = count
-	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
-	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}
+	return shown{key, v.version(key.Resource, o.Upstream, body)}
 }
 
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
@@ -192,20 +188,16 @@ func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Cho
 	return slices.Clip(body)
 }
 
-// withoutPorts removes ports from the body of a slice. It returns nil if the body cannot be read.
+// withoutPorts removes ports from the body of a slice.
 func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
 	if without == nil || o.Resource() != served.EndpointSlices {
 		return body
 	}
-	body, err := wire.WithoutPorts(body, func(p wire.Port) bool {
+	body, _ = wire.WithoutPorts(body, func(p wire.Port) bool {
 		return p.Numbered && slices.ContainsFunc(without, func(w topology.Port) bool {
 			return w.Name == string(p.Name) && w.Protocol == string(p.Protocol)
 		})
-	})
-	if err != nil {
-		o.Unreadable(err)
-		return nil
-	}
+	}) // an error was logged when the facts read the ports
 	return slices.Clip(body)
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,6 @@ type View struct {
 	counts  map[*facts.Object]EndpointCount
 	// before has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	before map[facts.Key]facts.Shown
-	totals map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -80,7 +80,6 @@ func New(options Options) *View {
 		filled:   make(map[*served.Resource]bool),
 		decided:  make(map[*facts.Service]decided),
 		counts:   make(map[*facts.Object]EndpointCount),
-		totals:   make(map[*served.Resource]EndpointCount),
 	}
 	// Changes from here on are published by their steps. Objects that are known already are published in small parts,
 	// so that no step waits long. The History cannot be read meanwhile.
@@ -89,7 +88,7 @@ func New(options Options) *View {
 		v := reading{v, in}
 		v.here, v.present = options.Viewer(in)
 		for _, r := range served.All() {
-			if in.State(r) == served.Ready {
+			if in.Readable(r) == nil {
 				v.fill(r, there)
 			}
 		}
@@ -140,9 +139,14 @@ func (v *View) ServedSnapshot() *facts.State {
 }
 
 // Endpoints counts the endpoints of the shown objects of a resource.
-func (v *View) Endpoints(r *served.Resource) EndpointCount {
-	var count EndpointCount
-	v.source.Read(func(facts.Reader) { count = v.totals[r] })
+func (v *View) Endpoints(r *served.Resource) (count EndpointCount) {
+	v.source.Read(func(facts.Reader) {
+		for o, of := range v.counts {
+			if o.Resource() == r {
+				count.Kept, count.Hidden = count.Kept+of.Kept, count.Hidden+of.Hidden
+			}
+		}
+	})
 	return count
 }
 
@@ -183,10 +187,10 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 
 // stateChanged fills a resource that can be shown now, and clears one that no longer can.
 func (v reading) stateChanged(r *served.Resource, p *publication) {
-	switch state := v.facts.State(r); {
-	case state == served.Ready && !v.filled[r]:
+	switch err := v.facts.Readable(r); {
+	case err == nil && !v.filled[r]:
 		v.fill(r, p)
-	case state == served.NotReady && v.filled[r]:
+	case errors.Is(err, served.ErrNotReady) && v.filled[r]:
 		p.cleared = append(p.cleared, r)
 	}
 }
@@ -195,11 +199,10 @@ func (v reading) stateChanged(r *served.Resource, p *publication) {
 func (v reading) rebuild(c *facts.Change) {
 	clear(v.decided)
 	clear(v.counts)
-	clear(v.totals)
 	v.here, v.present = v.options.Viewer(v.facts)
 	p := newPublication(&facts.Change{})
 	for _, r := range served.All() {
-		if v.facts.State(r) == served.Ready {
+		if v.facts.Readable(r) == nil {
 			delete(v.filled, r)
 		}
 		v.stateChanged(r, p)

@@ -11,12 +11,7 @@ type Viewer func(facts.Reader) (here topology.Labels, present bool)
 
 // Node returns the Viewer for a node of the cluster, which need not be known.
 func Node(name string) Viewer {
-	return func(in facts.Reader) (topology.Labels, bool) {
-		if n := in.Node(name); n != nil {
-			return n.Labels, true
-		}
-		return nil, true
-	}
+	return func(in facts.Reader) (topology.Labels, bool) { return in.LabelsOf([]byte(name)), true }
 }
 
 // Site returns the Viewer for the nodes that have the value site of a topology key, whichever key that is. For example,

@@ -61,7 +61,10 @@ const (
 func (l *eventLog) append(e Event) {
 	size := entryBytes
 	if e.Previous != nil {
-		l.superseded(e.Previous)
+		if i := l.after(e.Previous.Revision - 1); i < len(l.entries) && l.entries[i].Object == e.Previous {
+			l.entries[i].bytes += e.Previous.size() // its own event holds it now
+			l.bytes += e.Previous.size()
+		}
 		switch {
 		case e.Type == watch.Deleted:
 			size += objectBytes + e.Previous.size()
@@ -82,14 +85,6 @@ func (l *eventLog) append(e Event) {
 	}
 	// The memory of the dropped entries is freed when append next moves the entries to a larger array.
 	l.entries = l.entries[drop:]
-}
-
-// superseded counts a version that the table no longer shows, if an event holds it.
-func (l *eventLog) superseded(o *Object) {
-	if i := l.after(o.Revision - 1); i < len(l.entries) && l.entries[i].Object == o {
-		l.entries[i].bytes += o.size()
-		l.bytes += o.size()
-	}
 }
 
 // clear drops all events. Cursors may start from floor.

@@ -67,35 +67,32 @@ func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 	return nil, errors.Join(errs...)
 }
 
-// checkFamily returns an error if the address is of another family than the endpoints of an object.
+// checkFamily returns an error if the address is of another family than the endpoints of an object. Endpoints without
+// any may get those of both families.
 func (local LocalEndpoint) checkFamily(o *facts.Object) error {
-	ipv6, known := isIPv6(o)
-	if !known || ipv6 == local.IP.Is6() {
+	var family discoveryv1.AddressType
+	if o.Resource() == served.EndpointSlices {
+		addressType, _ := wire.ScanPorts(o.Upstream.Body, func(wire.Port) {})
+		family = discoveryv1.AddressType(addressType)
+	} else {
+		_ = o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+			if address, err := netip.ParseAddr(string(e.Address)); err == nil {
+				family = familyOf(address.Unmap())
+			}
+		})
+	}
+	if family == "" || family == familyOf(local.IP) {
 		return nil
 	}
 	return fmt.Errorf("the local endpoint %s is an %s address, and %s %s has %s addresses", local.IP,
-		familyOf(local.IP.Is6()), o.Resource().Kind, o.Name(), familyOf(ipv6))
+		familyOf(local.IP), o.Resource().Kind, o.Name(), family)
 }
 
-func familyOf(ipv6 bool) discoveryv1.AddressType {
-	if ipv6 {
+func familyOf(address netip.Addr) discoveryv1.AddressType {
+	if address.Is6() {
 		return discoveryv1.AddressTypeIPv6
 	}
 	return discoveryv1.AddressTypeIPv4
-}
-
-// isIPv6 reports whether an object has IPv6 addresses. Endpoints without any may get those of both families.
-func isIPv6(o *facts.Object) (ipv6, known bool) {
-	if o.Resource() == served.EndpointSlices {
-		addressType, err := wire.ScanPorts(o.Upstream.Body, func(wire.Port) {})
-		return string(addressType) == string(discoveryv1.AddressTypeIPv6), err == nil
-	}
-	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
-		if address, err := netip.ParseAddr(string(e.Address)); err == nil {
-			ipv6, known = address.Unmap().Is6(), true
-		}
-	})
-	return ipv6, known && err == nil
 }
 
 // LocalEndpointProblem returns why the configured local endpoint does not replace that of default/kubernetes in any
@@ -128,7 +125,7 @@ func (local LocalEndpoint) body(r *served.Resource) ([]byte, error) {
 	if r == served.EndpointSlices {
 		typed = &discoveryv1.EndpointSlice{
 			ObjectMeta:  meta,
-			AddressType: familyOf(local.IP.Is6()),
+			AddressType: familyOf(local.IP),
 			Endpoints: []discoveryv1.Endpoint{{
 				Addresses:  []string{local.IP.String()},
 				Conditions: discoveryv1.EndpointConditions{Ready: new(true)},

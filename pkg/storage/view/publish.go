@@ -149,7 +149,8 @@ func (v reading) prune(o *facts.Object) shown {
 }
 
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
-// it is the upstream's body with corrected endpoints, and without hidden ones.
+// it is the upstream's body with corrected endpoints, and without hidden ones. Nothing is shown of an object that cannot
+// be read.
 func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
@@ -161,16 +162,28 @@ func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) 
 	if err != nil {
 		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
 	}
-	choice := v.choiceFor(o)
-	if o.Service == nil || !o.Service.Keys.Governed() {
-		body, count = v.edit(o, o.Codec().Filter, func(wire.Endpoint) bool { return true })
-	} else {
-		decision := v.decisionFor(o, choice)
-		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-			return decision.Keep(v.facts.LabelsOf(e.NodeName))
-		})
+	choice, edit, keep := v.choiceFor(o), o.Codec().Filter, func(wire.Endpoint) bool { return true }
+	if o.Service != nil && o.Service.Keys.Governed() {
+		var decision topology.Decision
+		if v.present {
+			decision = o.Service.Keys.Decide(v.here, choice.Rank())
+		}
+		edit = o.Codec().Prune
+		keep = func(e wire.Endpoint) bool { return decision.Keep(v.facts.LabelsOf(e.NodeName)) }
 	}
-	return v.withoutPorts(o, v.withoutHidden(o, body, choice, &count), choice.Without), count
+	body, err = edit(o.Body(), func(e wire.Endpoint) bool {
+		if keep(e) {
+			count.Kept++
+			return true
+		}
+		count.Hidden++
+		return false
+	})
+	if err != nil {
+		o.Unreadable(err)
+		return nil, EndpointCount{}
+	}
+	return v.withoutPorts(o, v.withoutHidden(o, slices.Clip(body), choice, &count), choice.Without), count
 }
 
 // withoutHidden removes the endpoints that are hidden from the body of an object, but for those with a host name.
@@ -178,7 +191,7 @@ func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Cho
 	if !v.facts.AnySuspicions() {
 		return body
 	}
-	body, _ = o.Codec().Correct(body, func(e wire.Endpoint) *wire.Correction { // edit has read it without an error
+	body, _ = o.Codec().Correct(body, func(e wire.Endpoint) *wire.Correction { // it was read without an error
 		if !choice.Hides(o.Tier(e)) {
 			return nil
 		}
@@ -199,26 +212,6 @@ func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.P
 		})
 	}) // an error was logged when the facts read the ports
 	return slices.Clip(body)
-}
-
-// edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps no endpoint of an object
-// that cannot be read.
-func (v reading) edit(
-	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
-) (body []byte, count EndpointCount) {
-	body, err := apply(o.Body(), func(e wire.Endpoint) bool {
-		if keep(e) {
-			count.Kept++
-			return true
-		}
-		count.Hidden++
-		return false
-	})
-	if err != nil {
-		o.Unreadable(err)
-		return nil, EndpointCount{}
-	}
-	return slices.Clip(body), count
 }
 
 // revisionOf returns the revision at which an earlier process showed the same version; 0 if it did not.

@@ -304,15 +304,6 @@ func (v reading) choiceFor(o *facts.Object) topology.Choice {
 	return topology.Choice{}
 }
 
-// decisionFor returns which endpoints of an object of a governed Service the viewer sees, including those that are
-// hidden because they do not answer.
-func (v reading) decisionFor(o *facts.Object, choice topology.Choice) topology.Decision {
-	if !v.present {
-		return topology.Decision{}
-	}
-	return o.Service.Keys.Decide(v.here, choice.Rank())
-}
-
 func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	if listsEndpoints(r) {

@@ -236,8 +236,8 @@ func (k *Keeper) step(ctx context.Context) {
 		k.follow(ctx)
 	}
 	wanted := k.config.Neighbours.Wanted()
-	noted := k.nodeReady && len(k.about[k.config.NodeName]) == 0 && k.config.Now().Sub(k.asked) < noteInterval
-	if k.phase == following && k.config.Runtime != nil && noted && !wanted {
+	due := wanted || !k.nodeReady || len(k.about[k.config.NodeName]) > 0 || k.config.Now().Sub(k.asked) >= noteInterval
+	if k.phase == following && k.config.Runtime != nil && !due {
 		return
 	}
 	k.takeWords(k.ask(ctx))
@@ -309,9 +309,8 @@ func (k *Keeper) comeBack() {
 	about := make(map[facts.PodKey]struct{})
 	for pod := range k.known[k.config.NodeName] { // as of before the outage
 		r := k.find(pod)
-		if k.long || r == nil || r.since.After(before.Add(-probing)) {
-			about[pod] = struct{}{}
-		} else if judged := r.judge(now); judged.Suspected || judged.Serving != r.Ready {
+		if k.long || r == nil || r.since.After(before.Add(-probing)) || r.judge(now).Suspected ||
+			r.judge(now).Serving != r.Ready {
 			about[pod] = struct{}{}
 		}
 	}
@@ -355,9 +354,11 @@ func (k *Keeper) follow(ctx context.Context) {
 	k.asked = time.Time{}
 }
 
-// read reads the API server's status of the pods and the neighbours' reports, and reports whether any has changed.
-func (k *Keeper) read() bool {
-	here := k.config.NodeName
+// read reads the API server's status of the pods and of the node, and the neighbours' reports. It reports whether those
+// of the pods have changed. The node is read last: if it becomes not ready meanwhile, its pods must not seem to be so
+// for another reason.
+func (k *Keeper) read() (changed bool) {
+	changed = k.readWords()
 	ready, heartbeat := k.config.Facts.NodeReady()
 	if k.nodeReady = ready; k.phase == following && heartbeat != k.heartbeat {
 		if k.heartbeat != "" {
@@ -365,6 +366,12 @@ func (k *Keeper) read() bool {
 		}
 		k.heartbeat = heartbeat
 	}
+	return changed
+}
+
+// readWords reads the API server's status of the pods and the neighbours' reports, and reports whether any has changed.
+func (k *Keeper) readWords() bool {
+	here := k.config.NodeName
 	words, changes := make(map[string]*facts.LivePods), k.config.Facts.Changes()
 	if k.phase == returning {
 		maps.Copy(words, k.words) // those who have fallen silent may not agree with the upstream yet
@@ -418,11 +425,11 @@ func (k *Keeper) takeWords(fresh bool) {
 			continue
 		}
 		if known.Serving {
-			r.Idle = known.Idle // of any phase: a Service may list the pod only since the upstream is back
+			r.Idle = known.Idle // in any phase: a Service may list the pod only since the upstream is back
 		}
 		_, about := k.about[k.config.NodeName][key]
 		switch {
-		case k.phase == away:
+		case k.phase == away: // the last status counts for a pod without a note
 			if r.heard == "" && r.Replaced == "" && known.Serving {
 				r.heard, r.Ready = key.UID, true
 			}
@@ -495,7 +502,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 	return true
 }
 
-// current returns the pods of this node, as the node shows them.
+// current returns the pods of this node, as the node shows them. In the phase following it sets which are shown so.
 func (k *Keeper) current() *facts.LivePods {
 	now, about := k.config.Now(), k.about[k.config.NodeName]
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
@@ -562,13 +569,13 @@ func (k *Keeper) knowsAbsent() bool {
 }
 
 // show judges the pods of the runtime's last answer, however old, and passes them to the facts, and to the neighbours
-// if these may need them. It returns the pods as they are shown.
+// that may need them. It returns the pods as they are shown.
 func (k *Keeper) show(wanted bool) (live facts.LivePods) {
 	if k.config.Runtime == nil {
 		return live
 	}
 	own := k.current()
-	if live = *own; (k.phase == following || k.pods == nil && !k.rebooted()) && !wanted {
+	if live = *own; k.phase == following && !wanted || k.pods == nil && !k.rebooted() {
 		own = nil
 	}
 	k.config.Neighbours.Share(own)

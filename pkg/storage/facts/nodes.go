@@ -181,6 +181,7 @@ const (
 	// Unanswering nodes have a machine that answers their neighbours, and a wrapper that does not. Their endpoints are
 	// suspected.
 	Unanswering
+	// NoDoubt is that of all other nodes.
 	NoDoubt
 )
 

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -303,14 +302,12 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 // NodeReady reports whether the upstream calls this node ready. If the kubelet has not reported for a while, it does
 // not, and then its state of the node's pods is not the kubelet's. heartbeat changes with every report of the kubelet.
 func (f *Facts) NodeReady() (ready bool, heartbeat string) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
-	if o == nil {
-		return false, ""
-	}
-	ready, heartbeat, err := wire.NodeReady(o.Body)
-	return err == nil && ready, strings.Clone(heartbeat)
+	f.Read(func(Reader) {
+		if o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]; o != nil {
+			ready, heartbeat, _ = wire.NodeReady(o.Body) // as far as it can be read
+		}
+	})
+	return ready, heartbeat
 }
 
 // Applied reports whether everything that has arrived from the upstream is applied: nothing is held back, and the facts

@@ -149,8 +149,8 @@ func (v reading) prune(o *facts.Object) shown {
 }
 
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
-// it is the upstream's body with corrected endpoints, and without hidden ones. Nothing is shown of an object that cannot
-// be read.
+// it is the upstream's body with corrected endpoints, and without hidden ones. No endpoint is shown of an object that
+// cannot be read.
 func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {

@@ -27,7 +27,7 @@ func (c *claims) hold(node string, addresses ...netip.Addr) {
 }
 
 func (c *claims) holdText(node string, address []byte) {
-	parsed, _ := netip.ParseAddr(string(address)) // nobody claims the zero Addr
+	parsed, _ := netip.ParseAddr(string(address)) // no node claims the zero Addr
 	c.hold(node, parsed)
 }
 

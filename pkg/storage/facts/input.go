@@ -85,7 +85,7 @@ type Input struct {
 	store store
 	// needed is set if the upstream's state is complete only with this input.
 	needed bool
-	// held has the changes that are held back; nil if there are none.
+	// held has the changes that are held back; nil if none are.
 	held *pending
 	// arriving is the version of the input after the next change, and version that after the last one. progress is
 	// version, or that of a later bookmark. The lock of the facts guards them.

@@ -1,7 +1,6 @@
 package lite
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,6 +135,9 @@ func (s *Store) noteScope(in scope, until time.Time) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.sets[in] == nil {
+		if heavy := s.heavy[in]; heavy.excess > 0 && now.Before(heavy.again) {
+			return
+		}
 		read, account := 0, in.kind.account
 		for other, set := range s.sets {
 			if other.kind.account == account && now.Sub(set.read) < readLately {
@@ -151,54 +153,27 @@ func (s *Store) noteScope(in scope, until time.Time) {
 	if until.After(set.read) {
 		set.read = until
 	}
-	if set.excess > 0 && now.After(set.again) {
-		set.excess = 0 // it may be smaller by now
-		s.noteNeeds()
-	}
 }
 
-// fitting returns the scopes that are kept of the accounts that are here: of each account those that it has read last,
-// and of these the smallest.
-func (s *Store) fitting(ctx context.Context, known []scope, here map[string]bool) []scope {
+// ofAccounts returns the candidates that the accounts which are here read, of each account the last ones.
+func (s *Store) ofAccounts(known []scope, here map[string]bool) (all []candidate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	count := map[string]int{}
-	byRead := func(a, b scope) int { return s.sets[b].read.Compare(s.sets[a].read) }
-	fit := slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
-		return s.sets[in] == nil || in.kind.account == ""
+	known = slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
+		return s.sets[in] == nil || !here[in.kind.account]
 	})
-	slices.SortFunc(fit, byRead)
-	fit = slices.DeleteFunc(fit, func(in scope) bool {
-		count[in.kind.account]++
-		leaves := !here[in.kind.account] || count[in.kind.account] > accountScopes
-		if leaves {
-			s.sets[in].excess = 0
+	slices.SortFunc(known, func(a, b scope) int { return s.sets[b].read.Compare(s.sets[a].read) })
+	count, left, leftOfAll := map[string]int{}, map[string]*int{}, new(accountsBytes)
+	for _, in := range known {
+		account := in.kind.account
+		if count[account]++; count[account] == 1 {
+			left[account] = new(accountBytes)
 		}
-		return leaves
-	})
-	sizes := map[scope]int{}
-	for _, in := range fit {
-		sizes[in] = s.sets[in].size()
+		if count[account] <= accountScopes {
+			all = append(all, candidate{needs{scopes: map[scope]bool{in: true}}, in, []*int{left[account], leftOfAll}})
+		}
 	}
-	slices.SortStableFunc(fit, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
-	held, all := map[string]int{}, 0
-	return slices.DeleteFunc(fit, func(in scope) bool {
-		set, account := s.sets[in], in.kind.account
-		if held[account]+sizes[in] <= accountBytes && all+sizes[in] <= accountsBytes {
-			held[account], all = held[account]+sizes[in], all+sizes[in]
-			if set.excess = 0; set.version > 0 {
-				set.pause = 0
-			}
-			return false
-		}
-		if set.excess == 0 {
-			set.leave(sizes[in])
-			klog.FromContext(ctx).Info(
-				"ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
-				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
-		}
-		return true
-	})
+	return all
 }
 
 // noteRead notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
@@ -317,14 +292,16 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
-	for _, in := range f.store.fitting(ctx, known, here) {
-		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {
+	known = slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
+		source := f.sources[in]
+		refused := in.kind.account != "" && source != nil && f.isRefused(in, source.State().Err)
+		if refused {
 			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
 				"serviceAccount", in.kind.account, "resource", in.kind.Resource, "err", source.State().Err)
-			continue
 		}
-		wanted.scopes[in] = true
-	}
+		return refused
+	})
+	f.store.keep(wanted, f.store.ofAccounts(known, here))
 }
 
 // reportAccounts adds the accounts to the report.
@@ -337,14 +314,14 @@ func (s *Server) reportAccounts(report *health.Report) {
 	kept, of := 0, map[string]int{}
 	var large []string
 	for in, set := range s.store.sets {
-		of[in.kind.account]++
-		switch {
-		case in.kind.account == "":
-		case set.excess > 0:
-			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
-				float64(set.excess)/(1<<20)))
-		case set.version > 0:
+		if of[in.kind.account]++; in.kind.account != "" && set.version > 0 {
 			kept++
+		}
+	}
+	for id, heavy := range s.store.heavy {
+		if in, ok := id.(scope); ok && heavy.excess > 0 {
+			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
+				float64(heavy.excess)/(1<<20)))
 		}
 	}
 	if len(s.store.keys.Keys) == 0 {

@@ -395,12 +395,12 @@ func TestStrangersWithTokens(t *testing.T) {
 		}
 	}
 	// A pod that is gone has no token any more.
-	store.setGone("u-dns", &end{at: time.Now()})
+	store.setEnd("u-dns", end{time.Now(), confirmed})
 	if code, body := f.ask(late, paths[0]); code != http.StatusServiceUnavailable {
 		t.Errorf("of a pod that is gone: %d %s", code, body)
 	}
 	// Nor is it in what others are answered.
-	store.setGone("u-guest", &end{at: time.Now()})
+	store.setEnd("u-guest", end{time.Now(), confirmed})
 	code, body := f.ask(f.tokenOf("shop/till"), "/api/v1/pods?fieldSelector=metadata.namespace%3Dshop")
 	if code != http.StatusOK || strings.Contains(body, "guest") {
 		t.Errorf("pods without those that are gone: %d %s", code, body)
@@ -520,7 +520,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
 	for _, in := range s.scopes() {
-		if s.noteScope(in, time.Now()); wanted.scopes[in] != (s.sets[in].excess == 0) {
+		if s.noteScope(in, time.Now()); wanted.scopes[in] != (s.heavy[in].excess == 0) {
 			t.Errorf("%v is kept, or said again", in)
 		}
 	}

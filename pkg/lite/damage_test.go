@@ -281,7 +281,9 @@ func (p *keeper) at(version string, change func(to sink)) {
 
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
-	p.server.recordEnd(klog.Background(), uid, &end{at: time.Now().Add(-since)})
+	if p.server.store.setEnd(uid, end{time.Now().Add(-since), confirmed}) {
+		p.server.commitGone(klog.Background())
+	}
 }
 
 // expect compares the UIDs of the pods that the kubelet is answered.
@@ -331,7 +333,7 @@ func TestForgottenPodStaysGone(t *testing.T) {
 		}
 		p.must(p.server.disk.Rewrite())
 		p.reopen()
-		if _, there := p.server.store.gone["u1"]; there == forgotten {
+		if _, there := p.server.store.ends["u1"]; there == forgotten {
 			t.Errorf("after a whole state its end is remembered: %v", there)
 		}
 		p.must(p.server.disk.Close())

@@ -110,6 +110,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(commitInterval)
 	defer ticker.Stop()
+	explained := uint64(0)
 	for tick := 1; ; tick++ {
 		select {
 		case <-ctx.Done():
@@ -117,7 +118,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		changed := s.store.hasChanged()
+		count := s.store.changeCount()
 		if left := s.left(); left > 0 {
 			s.commit(logger, left)
 		} else {
@@ -127,8 +128,9 @@ func (s *Server) commitChanges(ctx context.Context) {
 		if again {
 			s.writeFiles(logger) // the disk may have been full
 		}
-		if changed || again {
+		if count != explained || again {
 			s.updateExplanation()
+			explained = count
 		}
 	}
 }

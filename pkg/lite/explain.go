@@ -52,7 +52,8 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified, node, left := readImagesOfTokens(recordsDir), s.store.nodeObject(), s.store.keptNeedsOf(pods...).left
+	verified, node, left := readImagesOfTokens(recordsDir), s.store.nodeObject(),
+		s.store.keep(newNeeds(), s.store.ofPods(pods))
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (ended(pod) && shutDown(pod, node) == nil) {
@@ -259,7 +260,7 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 	for _, o := range objects {
 		pod := &corev1.Pod{}
 		if err := pod.Unmarshal(encoded(o)); err != nil {
-			failed = fmt.Errorf("pod %s: %w", nameOf(o), err)
+			failed = fmt.Errorf("pod %s: %w", o.Key(), err)
 			continue
 		}
 		all = append(all, pod)

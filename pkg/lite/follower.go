@@ -198,8 +198,8 @@ func (f *follower) update(ctx context.Context) {
 		logger.Error(err, "Cannot read what a pod needs")
 		return // do not drop anything because of an error
 	}
-	wanted := f.store.keptNeedsOf(pods...)
-	f.store.leave(wanted.left)
+	wanted := newNeeds()
+	f.store.keep(wanted, f.store.ofPods(pods))
 	for _, in := range always(f.store.node) {
 		wanted.scopes[in] = true
 	}

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -28,82 +27,82 @@ const (
 	intendedPrefix = "intended "
 )
 
-// end is the kubelet's report about the end of a pod.
+// end is what is known about the end of a pod, from the kubelet's DELETE and its answer.
 type end struct {
 	at time.Time
-	// intended is set while kube-apiserver has not confirmed that the pod is gone. The pod is left out of answers
-	// either way, because nothing is left of it on this node.
-	intended bool
+	outcome
 }
+
+type outcome int
+
+const (
+	// refused is when kube-apiserver has refused to remove the pod. The kubelet then tries again every 10 seconds. If
+	// each of these intentions were written before its request is passed on, and then revoked, one such pod would use
+	// up most of the hourly bytes.
+	refused outcome = iota + 1
+	// intended is while kube-apiserver has not confirmed that the pod is gone. The pod is left out of answers already,
+	// because nothing is left of it on this node.
+	intended
+	confirmed
+)
 
 func (e end) text() []byte {
 	text := textOf(e.at)
-	if e.intended {
+	if e.outcome == intended {
 		text = append([]byte(intendedPrefix), text...)
 	}
 	return text
 }
 
-func endOf(value []byte) (e end) {
-	text, intended := strings.CutPrefix(string(value), intendedPrefix)
-	e.intended = intended
+func endOf(value []byte) end {
+	e := end{outcome: confirmed}
+	text, ok := strings.CutPrefix(string(value), intendedPrefix)
+	if ok {
+		e.outcome = intended
+	}
 	_ = e.at.UnmarshalText([]byte(text)) // only the key matters
 	return e
 }
 
-// setGone records the end of a pod; nil revokes an intention, because kube-apiserver has refused it. A pod that is gone
-// stays so, because a repeated DELETE may get another answer, for example about a new pod of the same name. It reports
-// whether anything has changed.
-func (s *Store) setGone(uid types.UID, e *end) bool {
+// setEnd records the end of a pod. A pod that is gone stays so, because a repeated DELETE may get another answer, for
+// example about a new pod of the same name. It reports whether anything has changed on the disk.
+func (s *Store) setEnd(uid types.UID, e end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, there := s.gone[uid]
-	if there && !before.intended {
+	before := s.ends[uid].outcome
+	if before == confirmed || before == e.outcome {
 		return false
 	}
-	if e == nil {
-		s.refused.Insert(uid)
-	} else {
-		s.refused.Delete(uid)
+	if s.ends[uid] = e; e.outcome != refused {
+		s.recordValue(goneKey(uid), e.text())
+	} else if before == intended {
+		s.recordValue(goneKey(uid), nil)
 	}
-	switch {
-	case e == nil && !there, e != nil && e.intended && there:
-		return false
-	case e == nil:
-		s.revive(uid)
-	default:
-		s.gone[uid] = *e
-		s.recordValue(keyOf(keyGone, string(uid)), e.text())
-	}
-	return true
+	return before != 0 || e.outcome != refused
 }
 
-// isRefused reports whether kube-apiserver has refused to remove a pod. The kubelet then tries again every 10 seconds.
-// If each of these intentions were written before its request is passed on, and then revoked, one such pod would use up
-// most of the hourly bytes.
-func (s *Store) isRefused(uid types.UID) bool {
+// outcomeOf returns what is known about the end of a pod; 0 if nothing is.
+func (s *Store) outcomeOf(uid types.UID) outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refused.Has(uid)
+	return s.ends[uid].outcome
 }
 
 // revive drops the end of a pod. The caller holds the lock.
 func (s *Store) revive(uid types.UID) {
-	if _, there := s.gone[uid]; there {
-		delete(s.gone, uid)
-		s.recordValue(keyOf(keyGone, string(uid)), nil)
+	if s.ends[uid].outcome > refused {
+		s.recordValue(goneKey(uid), nil)
 	}
+	delete(s.ends, uid)
 }
 
-// forgetGone drops gone pods that kube-apiserver has not listed for goneFor. It is called when the whole state is
-// written, so that no file lists a pod and not its end. The caller holds the lock.
+// forgetGone drops the ends of pods that kube-apiserver has not listed for goneFor. It is called when the whole state
+// is written, so that no file lists a pod and not its end. The caller holds the lock.
 func (s *Store) forgetGone() {
-	if !s.set(podsOf(s.node)).current {
-		return
+	if s.set(podsOf(s.node)).current {
+		there := s.podUIDs()
+		maps.DeleteFunc(s.ends, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
 	}
-	there := s.podUIDs()
-	maps.DeleteFunc(s.refused, func(uid types.UID, _ sets.Empty) bool { return !there[uid] })
-	maps.DeleteFunc(s.gone, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
 }
 
 // removed is the context value of a DELETE that may remove a pod.
@@ -139,8 +138,8 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
 		return r, nil
 	}
-	if !s.store.isRefused(uid) {
-		s.recordEnd(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
+	if s.store.outcomeOf(uid) != refused {
+		s.recordEnd(r, uid, intended)
 	}
 	return r.WithContext(context.WithValue(r.Context(), removedKey{}, &removed{name: info.Name, uid: uid})), nil
 }
@@ -148,14 +147,14 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 // noteUnsettled records that the outcome of a DELETE is not known, also if kube-apiserver has refused one before.
 func (s *Server) noteUnsettled(r *http.Request) {
 	if pod, ok := r.Context().Value(removedKey{}).(*removed); ok && !pod.settled {
-		s.recordEnd(klog.FromContext(r.Context()), pod.uid, &end{at: time.Now(), intended: true})
+		s.recordEnd(r, pod.uid, intended)
 	}
 }
 
 // recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
-func (s *Server) recordEnd(logger klog.Logger, uid types.UID, e *end) {
-	if s.store.setGone(uid, e) {
-		s.commitGone(logger)
+func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
+	if s.store.setEnd(uid, end{time.Now(), how}) {
+		s.commitGone(klog.FromContext(of.Context()))
 	}
 }
 
@@ -166,16 +165,15 @@ func (s *Server) settleRemoval(answer *http.Response) {
 	if !ok {
 		return
 	}
-	logger := klog.FromContext(answer.Request.Context())
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
 		pod.settled = true
-		s.recordEnd(logger, pod.uid, &end{at: time.Now()})
+		s.recordEnd(answer.Request, pod.uid, confirmed)
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
 		pod.settled = true
-		s.recordEnd(logger, pod.uid, nil)
+		s.recordEnd(answer.Request, pod.uid, refused)
 	}
 }
 

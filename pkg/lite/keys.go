@@ -120,11 +120,8 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 
 // runs reports whether a pod belongs to this node, and is not gone.
 func (s *Store) runs(namespace string, pod tokenObject) bool {
-	uid := s.podUID(types.NamespacedName{Namespace: namespace, Name: pod.Name})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, gone := s.gone[uid]
-	return uid != "" && uid == pod.UID && !gone
+	o := s.findObject(pods, types.NamespacedName{Namespace: namespace, Name: pod.Name})
+	return o != nil && pod.UID != "" && o.UID == string(pod.UID)
 }
 
 // wantKeys asks for the cluster's keys, because one is not known.

@@ -67,6 +67,8 @@ var (
 		csiNodes, csiDrivers, runtimeClasses}
 	// byPods are those whose sets have one object each, which a pod names.
 	byPods = map[*kind]bool{secrets: true, configMaps: true, claims: true, volumes: true, resourceClaims: true}
+	// naming are those whose objects say what else pods need.
+	naming = map[*kind]bool{pods: true, claims: true, volumes: true, csiDrivers: true}
 )
 
 // scope identifies a set of objects: those in a list of a kind with this namespace and field selector.

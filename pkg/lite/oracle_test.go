@@ -170,20 +170,20 @@ func (w *world) remove() {
 	}
 	uid := uids[w.random.IntN(len(uids))]
 	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
-	say := func(e *end) {
-		w.store.setGone(types.UID(uid), e)
+	say := func(how outcome) {
+		w.store.setEnd(types.UID(uid), end{at, how})
 		w.commitGone()
 	}
-	say(&end{at: at, intended: true})
+	say(intended)
 	if w.asked[uid] = true; !w.ends[uid] {
 		w.ends[uid] = false // it has an end that may be taken back
 	}
 	switch w.random.IntN(3) {
 	case 0:
-		say(&end{at: at})
+		say(confirmed)
 		w.ends[uid] = true
 	case 1:
-		say(nil)
+		say(refused)
 		if !w.ends[uid] {
 			delete(w.ends, uid)
 		}

@@ -33,19 +33,17 @@ const (
 	podsBytes = 64 << 20
 	// namedBytes is about how many bytes it takes to follow an object, besides the object, or to keep a token.
 	namedBytes = 32 << 10
+	// longestPause is the longest time until what was too large is tried again.
+	longestPause = time.Hour
 )
 
 type needs struct {
 	// scopes are true if a pod does not start without them.
 	scopes map[scope]bool
 	tokens map[tokenRequest]struct{}
-	// left are the pods whose needs are left out, with how many bytes these would take.
-	left map[types.UID]int
 }
 
-func newNeeds() needs {
-	return needs{map[scope]bool{}, map[tokenRequest]struct{}{}, map[types.UID]int{}}
-}
+func newNeeds() needs { return needs{map[scope]bool{}, map[tokenRequest]struct{}{}} }
 
 // needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name. A pod
 // that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are
@@ -58,51 +56,87 @@ func (s *Store) needsOf(pod *corev1.Pod) needs {
 	return of
 }
 
-// keptNeedsOf returns what is kept of the needs of pods. The pods that need the least come first, until podsBytes are
-// taken.
-func (s *Store) keptNeedsOf(pods ...*corev1.Pod) needs {
-	type one struct {
-		needs
+// candidate is what is kept as a whole or not at all: what a pod names, or a scope that an account reads.
+type candidate struct {
+	needs
 
-		uid types.UID
-		// bytes is how many bytes they take. pauses is set if that is what they took when they were left out.
-		bytes  int
-		pauses bool
-	}
-	each := make([]one, 0, len(pods))
+	// id is the pod's UID, or the scope.
+	id any
+	// budgets have the bytes that are left for it and others.
+	budgets []*int
+}
+
+// leftOut is about a candidate that was too large.
+type leftOut struct {
+	// excess is its size in bytes then, because once it is no longer kept, its size is not known; 0 if it is kept
+	// again. It may be smaller after the time again, which is pause after it was left out.
+	excess int
+	again  time.Time
+	pause  time.Duration
+}
+
+// ofPods returns the candidates that pods name.
+func (s *Store) ofPods(pods []*corev1.Pod) (all []candidate) {
+	left := new(podsBytes)
 	for _, pod := range pods {
-		each = append(each, one{needs: s.needsOf(pod), uid: pod.UID})
+		all = append(all, candidate{s.needsOf(pod), pod.UID, []*int{left}})
 	}
+	return all
+}
+
+// keep adds candidates to all that is kept, the smallest first, as long as their budgets last. It returns the others,
+// with their sizes in bytes. The more often one is left out, the longer the pause is until it is tried again.
+func (s *Store) keep(all needs, candidates []candidate) (left map[any]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, now := newNeeds(), time.Now()
-	for i := range each {
-		of := &each[i]
-		of.bytes = s.more(all, of.needs)
-		if heavy := s.heavy[of.uid]; now.Before(heavy.again) {
-			of.bytes, of.pauses = max(of.bytes, heavy.excess), true
+	now, sizes := time.Now(), map[any]int{}
+	size := func(of candidate) int {
+		bytes, heavy := s.more(all, of.needs), s.heavy[of.id]
+		if now.Before(heavy.again) {
+			bytes = max(bytes, heavy.excess)
 		}
+		return bytes
 	}
-	slices.SortFunc(each, func(a, b one) int {
-		return cmp.Or(cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.uid, b.uid))
-	})
-	taken := 0
-	for _, of := range each {
-		more := s.more(all, of.needs)
-		if of.pauses {
-			more = of.bytes
-		}
-		if taken+more > podsBytes {
-			all.left[of.uid] = of.bytes
+	for _, of := range candidates {
+		sizes[of.id] = size(of)
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(sizes[a.id], sizes[b.id]) })
+	maps.DeleteFunc(s.heavy, func(_ any, heavy leftOut) bool { return now.Sub(heavy.again) > longestPause })
+	left = map[any]int{}
+	for _, of := range candidates {
+		bytes, heavy := size(of), s.heavy[of.id]
+		if slices.ContainsFunc(of.budgets, func(b *int) bool { return *b < bytes }) {
+			if left[of.id] = sizes[of.id]; !now.Before(heavy.again) {
+				pause := min(max(2*heavy.pause, againInterval), longestPause)
+				s.heavy[of.id] = leftOut{sizes[of.id], now.Add(pause), pause}
+			}
 			continue
 		}
-		taken += more
+		for _, budget := range of.budgets {
+			*budget -= bytes
+		}
+		if s.isComplete(of.needs) {
+			delete(s.heavy, of.id)
+		} else if heavy.excess > 0 {
+			heavy.excess = 0
+			s.heavy[of.id] = heavy
+		}
 		for in, required := range of.scopes {
 			all.scopes[in] = all.scopes[in] || required
 		}
 		maps.Copy(all.tokens, of.tokens)
 	}
-	return all
+	return left
+}
+
+// isComplete reports whether all objects of needs are known, or known to be absent. The caller holds the lock.
+func (s *Store) isComplete(of needs) bool {
+	for in := range of.scopes {
+		if s.covering(in) == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // more returns how many bytes needs take that are not among all. The caller holds the lock.
@@ -121,21 +155,6 @@ func (s *Store) more(all, of needs) (bytes int) {
 		}
 	}
 	return bytes
-}
-
-// leave remembers which pods' needs are left out: once these are no longer kept, their size is not known. They are
-// tried again, because they may be smaller by then.
-func (s *Store) leave(left map[types.UID]int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	there := s.podUIDs()
-	maps.DeleteFunc(s.heavy, func(uid types.UID, _ leftOut) bool { return !there[uid] })
-	for uid, bytes := range left {
-		if heavy := s.heavy[uid]; !time.Now().Before(heavy.again) {
-			heavy.leave(bytes)
-			s.heavy[uid] = heavy
-		}
-	}
 }
 
 // ended reports whether a pod has ended for good.

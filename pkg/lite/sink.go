@@ -37,8 +37,8 @@ func (k sink) Replace(objects []*wire.Object) {
 	there := make(map[types.NamespacedName]bool, len(objects))
 	set := k.store.set(k.scope)
 	for _, o := range objects {
-		there[nameOf(o)] = true
-		if old := set.objects[nameOf(o)]; k.scope == podsOf(k.store.node) && set.version > 0 &&
+		there[o.Key()] = true
+		if old := set.objects[o.Key()]; k.scope == podsOf(k.store.node) && set.version > 0 &&
 			(old == nil || old.UID != o.UID) {
 			k.store.revive(types.UID(o.UID)) // it was not there any longer: kube-apiserver was restored from a backup
 		}
@@ -69,8 +69,9 @@ func (k sink) At(version string, change func()) {
 	}
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
+	before := k.store.recorded
 	if change != nil {
 		change()
 	}
-	k.store.recordVersion(k.scope, number)
+	k.store.recordVersion(k.scope, number, k.store.recorded > before)
 }

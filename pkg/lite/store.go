@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/go-jose/go-jose/v4"
 
@@ -35,17 +33,15 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// gone has the UIDs of the pods that the kubelet has reported gone, refused those of the pods that kube-apiserver
-	// has refused to remove.
-	gone    map[types.UID]end
-	refused sets.Set[types.UID]
-	// heavy has the pods whose needs were left out.
-	heavy map[types.UID]leftOut
+	// ends has the pods that the kubelet has asked to remove, by their UIDs.
+	ends map[types.UID]end
+	// heavy has the candidates that were too large.
+	heavy map[any]leftOut
 	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
 	// wholeState includes.
 	pending, inState changes
-	// changed is set if something has changed since the last call of hasChanged.
-	changed bool
+	// recorded is how many changes there have been since the start of the process.
+	recorded uint64
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
 	// a bookmark at least about every minute. heardKept is the value on the disk. heardHere is when heard was received
 	// or read, by the monotonic clock of this process, which changes of the wall clock do not affect.
@@ -68,9 +64,8 @@ type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
 	version uint64
-	// moved is set if an object has changed, or the set was never complete, since the version was last queued for the
-	// disk. saved is set once the set is on the disk.
-	moved, saved bool
+	// saved is set once the set is on the disk.
+	saved bool
 	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
 	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
@@ -79,37 +74,17 @@ type set struct {
 
 	// read is when an account last read it, or when the account's last watch of it ends.
 	read time.Time
-	// leftOut is about the last list, if that was too large to be kept. The set is then empty. It is listed again when
-	// the account reads it after the time again.
-	leftOut
 }
 
-// leftOut is about what is not kept because it is too large.
-type leftOut struct {
-	// excess is its size in bytes; 0 if it is kept. It may be smaller after the time again, which is pause after it was
-	// left out.
-	excess int
-	again  time.Time
-	pause  time.Duration
-}
-
-// leave notes that so many bytes are not kept. The more often that happens, the longer the pause is.
-func (l *leftOut) leave(bytes int) {
-	l.excess, l.pause = bytes, min(max(2*l.pause, againInterval), time.Hour)
-	l.again = time.Now().Add(l.pause)
-}
-
-// size returns the approximate size of the last list in bytes; 0 if it is not known.
-func (s *set) size() int {
-	if s.excess > 0 {
-		return s.excess
-	}
-	size := 0
+// size returns the approximate size of the objects in bytes.
+func (s *set) size() (size int) {
 	for _, o := range s.objects {
-		size += len(o.Meta) + len(o.Body)
+		size += sizeOf(o)
 	}
 	return size
 }
+
+func sizeOf(o *wire.Object) int { return len(o.Meta) + len(o.Body) }
 
 // token is an answer to a tokenRequest.
 type token struct {
@@ -147,8 +122,8 @@ const keepHeard = 10 * time.Minute
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
-		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		refused: sets.Set[types.UID]{}, heavy: map[types.UID]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
+		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, ends: map[types.UID]end{},
+		heavy: map[any]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -177,6 +152,8 @@ func objectKey(in scope, name types.NamespacedName) string {
 	return in.key(keyObject, name.Namespace, name.Name)
 }
 
+func goneKey(uid types.UID) string { return keyOf(keyGone, string(uid)) }
+
 // isLasting reports whether a key of the store is lasting.
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
@@ -187,37 +164,40 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 	defer s.mu.Unlock()
 	var broken []scope
 	for _, key := range slices.Sorted(maps.Keys(state)) {
-		parts := strings.Split(key, "\x00")
-		err := s.loadEntry(parts, state[key])
-		if err == nil {
-			continue
-		}
-		problems = append(problems, fmt.Errorf("the entry %q: %w", key, err))
-		s.recordValue(key, nil)
-		if len(parts) >= 4 {
-			broken = append(broken, scope{s.kinds[parts[1]], parts[2], parts[3]})
+		in, err := s.loadEntry(key, state[key])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("the entry %q: %w", key, err))
+			s.recordValue(key, nil)
+			broken = append(broken, in)
 		}
 	}
 	for _, in := range broken {
-		s.remove(in)
+		if in.kind != nil {
+			s.remove(in)
+		}
 	}
 	s.heardHere = time.Now()
 	s.noteNeeds()
 	return problems
 }
 
-func (s *Store) loadEntry(parts []string, value []byte) error {
-	letter := parts[0]
-	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
-		k, ok := s.kinds[parts[1]]
-		if !ok { // of a later version of this program, or of an account that is no longer allowed
-			s.recordValue(keyOf(parts...), nil)
-			return nil
+// loadEntry loads one entry, and returns the set that it is of; one without a kind if it is of none.
+func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
+	parts := strings.Split(key, "\x00")
+	switch letter := parts[0]; {
+	case letter == keySet && len(parts) == 4, letter == keyObject && len(parts) == 6:
+		if in = (scope{s.kinds[parts[1]], parts[2], parts[3]}); in.kind == nil {
+			// It is of a later version of this program, or of an account that is no longer allowed.
+			s.recordValue(key, nil)
+			break
 		}
-		return s.loadObject(s.set(scope{k, parts[2], parts[3]}), letter, value)
-	}
-	var err error
-	switch {
+		var object *wire.Object
+		if set := s.set(in); letter == keySet {
+			set.version, err = strconv.ParseUint(string(value), 10, 64)
+			set.saved = true
+		} else if object, err = wire.ParseObject(value); err == nil {
+			set.objects[object.Key()] = object
+		}
 	case letter == keyToken && len(parts) == 2:
 		var request tokenRequest
 		var kept token
@@ -228,38 +208,20 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 			s.tokens[request] = kept
 		}
 	case letter == keyGone && len(parts) == 2:
-		s.gone[types.UID(parts[1])] = endOf(value)
+		s.ends[types.UID(parts[1])] = endOf(value)
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
 		s.heardKept = s.heard
 	case letter == keyKeys:
 		err = s.useKeys(value)
 	}
-	return err
-}
-
-func (s *Store) loadObject(in *set, letter string, value []byte) error {
-	if letter == keySet {
-		version, err := strconv.ParseUint(string(value), 10, 64)
-		in.version, in.moved, in.saved = version, false, err == nil
-		return err
-	}
-	object, err := wire.ParseObject(value)
-	if err != nil {
-		return err
-	}
-	in.objects[nameOf(object)] = object
-	return nil
-}
-
-func nameOf(o *wire.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	return in, err
 }
 
 // set returns the set of a scope, a new one if it does not exist. The caller holds the lock.
 func (s *Store) set(of scope) *set {
 	if s.sets[of] == nil {
-		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}, moved: true}
+		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}}
 	}
 	return s.sets[of]
 }
@@ -277,8 +239,11 @@ func encoded(o *wire.Object) []byte {
 type change struct {
 	value  []byte
 	object *wire.Object
-	// of is the set whose version the value is; nil for other values.
-	of *set
+	// in is the set that it is of, and name the object; without a kind it is of none.
+	in   scope
+	name types.NamespacedName
+	// versions is the set whose version the value is; nil for other values.
+	versions *set
 	// since is when the disk began to be behind for the key.
 	since time.Time
 }
@@ -293,7 +258,7 @@ func (c change) bytes() []byte {
 
 func (c change) size() int {
 	if c.object != nil {
-		return len(c.object.Meta) + len(c.object.Body)
+		return sizeOf(c.object)
 	}
 	return len(c.value)
 }
@@ -301,22 +266,28 @@ func (c change) size() int {
 // recordValue records a new value, nil if the key is removed. The caller holds the lock.
 func (s *Store) recordValue(key string, value []byte) { s.recordChange(key, change{value: value}) }
 
+// recordObject records that an object has changed; nil if it is removed. The caller holds the lock.
+func (s *Store) recordObject(in scope, name types.NamespacedName, o *wire.Object) {
+	s.recordChange(objectKey(in, name), change{object: o, in: in, name: name})
+	if naming[in.kind] {
+		s.noteNeeds()
+	}
+}
+
 // recordChange records a change. The caller holds the lock.
 func (s *Store) recordChange(key string, made change) {
 	if made.since = time.Now(); s.pending[key] != nil {
 		made.since = s.pending[key].since
 	}
 	s.pending[key] = &made
-	s.changed = true
+	s.recorded++
 }
 
-// hasChanged reports whether anything has changed since its last call.
-func (s *Store) hasChanged() bool {
+// changeCount returns how many changes there have been.
+func (s *Store) changeCount() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := s.changed
-	s.changed = false
-	return changed
+	return s.recorded
 }
 
 // unsavedChanges returns how many changes are not on the disk, and since when.
@@ -344,15 +315,13 @@ func wake(c chan<- struct{}) {
 
 // putObject adds or replaces an object. The caller holds the lock.
 func (s *Store) putObject(in scope, o *wire.Object) {
-	set := s.set(in)
-	name := nameOf(o)
+	set, name := s.set(in), o.Key()
 	old := set.objects[name]
 	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
 		return
 	}
-	set.objects[name], set.moved = o, true
-	s.recordChange(objectKey(in, name), change{object: o})
-	s.touched(in)
+	set.objects[name] = o
+	s.recordObject(in, name, o)
 	if byPods[in.kind] && set.size() > namedBytes {
 		s.noteNeeds() // pods may name more than is kept
 	}
@@ -369,40 +338,26 @@ func reduced(o *wire.Object) *wire.Object {
 		ClusterIPs: full.Spec.ClusterIPs, Ports: full.Spec.Ports}}
 	service.Namespace, service.Name, service.UID = full.Namespace, full.Name, full.UID
 	service.CreationTimestamp, service.ResourceVersion = full.CreationTimestamp, o.ResourceVersion
-	message, err := service.Marshal()
-	if err != nil {
-		return o
+	if less, err := wire.ObjectOf(&service); err == nil {
+		return less
 	}
-	less, err := wire.ParseObject(message)
-	if err != nil {
-		return o
-	}
-	return less
+	return o
 }
 
 // removeObject removes an object. The caller holds the lock.
 func (s *Store) removeObject(in scope, name types.NamespacedName) {
-	if _, ok := s.set(in).objects[name]; !ok {
-		return
-	}
-	delete(s.set(in).objects, name)
-	s.set(in).moved = true
-	s.recordValue(objectKey(in, name), nil)
-	s.touched(in)
-}
-
-func (s *Store) touched(in scope) {
-	if in.kind == pods || in.kind == claims || in.kind == volumes || in.kind == csiDrivers {
-		s.noteNeeds()
+	if _, ok := s.set(in).objects[name]; ok {
+		delete(s.set(in).objects, name)
+		s.recordObject(in, name, nil)
 	}
 }
 
 // recordVersion records the version of a set. On the disk the version stays older while no object changes, because each
 // commit wears out flash, and the set was the same at the older version. The caller holds the lock.
-func (s *Store) recordVersion(in scope, version uint64) {
+func (s *Store) recordVersion(in scope, version uint64, changed bool) {
 	set := s.set(in)
-	if !set.current {
-		s.touched(in) // the objects that they name are followed from now on
+	if naming[in.kind] && !set.current {
+		s.noteNeeds() // the objects that they name are followed from now on
 	}
 	if in == podsOf(s.node) {
 		s.noteContact(time.Now())
@@ -412,11 +367,10 @@ func (s *Store) recordVersion(in scope, version uint64) {
 			}
 		}
 	}
-	set.version, set.current = version, true
-	if set.moved {
-		set.moved = false
-		s.recordChange(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), of: set})
+	if changed || set.version == 0 {
+		s.recordChange(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), in: in, versions: set})
 	}
+	set.version, set.current = version, true
 }
 
 // versionOf returns the version of a set, or "". A source continues from it, because a list from a replica that lags
@@ -465,87 +419,66 @@ func (s *Store) silence() (time.Duration, error) {
 	return age, nil
 }
 
-// dropSet removes a set that no pod names any longer, or empties one that is too large.
+// dropSet removes a set that no pod names any longer, or that is too large.
 func (s *Store) dropSet(of scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dropped, ok := s.sets[of]
-	if !ok || (dropped.excess > 0 && dropped.version == 0) {
-		return
-	}
-	s.remove(of)
-	if dropped.excess > 0 {
-		now := s.set(of)
-		now.read, now.leftOut = dropped.read, dropped.leftOut
+	if s.sets[of] != nil {
+		s.remove(of)
 	}
 }
 
 // remove removes a set, also from the disk. The caller holds the lock.
 func (s *Store) remove(of scope) {
 	for name := range s.set(of).objects {
-		s.recordValue(objectKey(of, name), nil)
+		s.recordObject(of, name, nil)
 	}
-	s.recordValue(of.key(keySet), nil)
+	s.recordChange(of.key(keySet), change{in: of})
 	delete(s.sets, of)
 }
 
 // takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
-// each set whole. First come the sets of the namespace that has the least to write, and of these the smallest, so that
-// one tenant's objects do not use up what all may write. left is how many bytes may be written now; see urgency.
+// each set whole. Of the equally urgent ones, first come the sets of the namespace that has the least to write, and of
+// these the smallest, so that one tenant's objects do not use up what all may write. left is how many bytes may be
+// written now; see urgency.
 func (s *Store) takePending(left int64) changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	taken, sets, used := changes{}, map[group]changes{}, s.namespaces()
+	taken, groups, sizes, ofTenant := changes{}, map[group]changes{}, map[group]int64{}, map[string]int64{}
+	own, used := []scope{podsOf(s.node), named(nodes, "", s.node)}, s.namespaces()
 	for key, made := range s.pending {
-		switch in := s.groupOf(key, used); {
-		case isLasting(key): // takeGone takes those
-		case in.set == setKey(podsOf(s.node)), in.set == setKey(named(nodes, "", s.node)):
-			taken[key] = made
-		case sets[in] == nil:
-			sets[in] = changes{key: made}
-		default:
-			sets[in][key] = made
+		if isLasting(key) { // takeGone takes those
+			continue
 		}
-	}
-	sizes, ofTenant := make(map[group]int, len(sets)), map[string]int{}
-	for in, made := range sets {
-		sizes[in] = made.size()
-		ofTenant[in.tenant] += sizes[in]
-	}
-	smallestFirst := slices.SortedFunc(maps.Keys(sizes), func(a, b group) int {
-		return cmp.Or(cmp.Compare(ofTenant[a.tenant], ofTenant[b.tenant]), cmp.Compare(sizes[a], sizes[b]))
-	})
-	size := 0
-	take := func(in group) {
-		maps.Copy(taken, sets[in])
-		size += sizes[in]
-		delete(sets, in)
+		if slices.Contains(own, made.in) {
+			taken[key] = made
+			continue
+		}
+		of := s.groupOf(key, made, used)
+		if groups[of] == nil {
+			groups[of] = changes{}
+		}
+		groups[of][key] = made
+		size := int64(len(key) + made.size())
+		sizes[of], ofTenant[of.tenant] = sizes[of]+size, ofTenant[of.tenant]+size
 	}
 	most := min(left, commitBytes) // a larger debt would hold up the next commit for longer
-	takeSome := func(of urgency, largest int64) {
-		for _, in := range smallestFirst {
-			if in.urgency == of && sets[in] != nil && size <= int(most) && int64(sizes[in]) <= largest {
-				take(in)
-			}
+	for _, of := range slices.SortedFunc(maps.Keys(groups), func(a, b group) int {
+		return cmp.Or(cmp.Compare(a.urgency, b.urgency), cmp.Compare(ofTenant[a.tenant], ofTenant[b.tenant]),
+			cmp.Compare(sizes[a], sizes[b]))
+	}) {
+		if most >= 0 && (left > hourlyBytes/2 || of.urgency == first ||
+			of.urgency == known && sizes[of] <= left/knownShare) {
+			maps.Copy(taken, groups[of])
+			most -= sizes[of]
 		}
-	}
-	takeSome(first, math.MaxInt64)
-	if left <= hourlyBytes/2 {
-		takeSome(known, left/knownShare)
-		return taken
-	}
-	takeSome(known, math.MaxInt64)
-	if size <= commitBytes {
-		ofServices := setKey(scope{kind: services})
-		take(group{ofServices, ofServices, idle})
-		takeSome(idle, math.MaxInt64)
 	}
 	return taken
 }
 
 // group is the changes of one set that are equally urgent.
 type group struct {
-	// set is setKey of the set, or the key of a change that is of no set. tenant is the set's namespace, or set.
+	// set names the set, or the change if it is of no set. tenant is the set's namespace, or set.
 	set, tenant string
 	urgency
 }
@@ -559,11 +492,38 @@ const (
 	// known is a set that was. It waits until half of the hourly bytes are left, or knownShare times its size, so that
 	// large objects that change all the time do not use up what new pods need.
 	known
-	// idle is what is written only while half of the hourly bytes are left, Services first.
+	// further Services and idle sets are written only while half of the hourly bytes are left.
+	furtherServices
 	idle
 )
 
 const knownShare = 16
+
+// groupOf returns the group of a change. What accounts read is idle, unless they may not read it any longer, and so are
+// Services that are not in the namespaces of the node's pods. The version of Services waits for all of them: after a
+// start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the lock.
+func (s *Store) groupOf(key string, made *change, used map[string]bool) group {
+	if made.in.kind == nil {
+		return group{key, key, first}
+	}
+	of := group{set: made.in.key("")}
+	of.tenant = cmp.Or(made.in.namespace, of.set)
+	in, ofService := s.sets[made.in], made.in.kind == services
+	switch {
+	case in == nil || in.version == 0: // it was dropped
+		of.urgency = first
+	case made.in.kind.account != "":
+		of.urgency = idle
+	case !in.saved, ofService && (used[made.name.Namespace] ||
+		made.name == types.NamespacedName{Namespace: "default", Name: "kubernetes"}):
+		of.urgency = first
+	case ofService:
+		of.urgency = furtherServices
+	default:
+		of.urgency = known
+	}
+	return of
+}
 
 // changes are changes by their keys.
 type changes map[string]*change
@@ -575,13 +535,6 @@ func (c changes) values() map[string][]byte {
 		values[key] = made.bytes()
 	}
 	return values
-}
-
-func (c changes) size() (size int) {
-	for key, made := range c {
-		size += len(key) + made.size()
-	}
-	return size
 }
 
 // podUIDs returns the UIDs of the node's pods, also of those that are gone. The caller holds the lock.
@@ -601,37 +554,6 @@ func (s *Store) namespaces() map[string]bool {
 	}
 	return used
 }
-
-// groupOf returns the group of a change. What accounts read is idle, unless they may not read it any longer, and so are
-// Services that are not in the namespaces of the node's pods. The version of Services waits for all of them: after a
-// start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the lock.
-func (s *Store) groupOf(key string, used map[string]bool) group {
-	parts := strings.Split(key, "\x00")
-	if len(parts) < 4 {
-		return group{key, key, first}
-	}
-	of := group{set: keyOf(parts[1:4]...)}
-	of.tenant = cmp.Or(parts[2], of.set)
-	in := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]
-	ofService := parts[1] == services.key()
-	switch {
-	case in == nil || in.version == 0: // it was dropped
-		of.urgency = first
-	case strings.Contains(parts[1], " by "):
-		of.urgency = idle
-	case !in.saved,
-		ofService && len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes"):
-		of.urgency = first
-	case ofService:
-		of.urgency = idle
-	default:
-		of.urgency = known
-	}
-	return of
-}
-
-// setKey names a set, as the keys of its changes do.
-func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fields) }
 
 // takeGone returns the changes of gone pods that are not on the disk.
 func (s *Store) takeGone() changes {
@@ -659,8 +581,8 @@ func (s *Store) noteSaved(saved changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, made := range saved {
-		if made.of != nil {
-			made.of.saved = true
+		if made.versions != nil {
+			made.versions.saved = true
 		}
 		if s.pending[key] == made {
 			delete(s.pending, key)
@@ -686,8 +608,10 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 	for request, kept := range s.tokens {
 		state[tokenKey(request)] = change{value: kept.text()}
 	}
-	for uid, e := range s.gone {
-		state[keyOf(keyGone, string(uid))] = change{value: e.text()}
+	for uid, e := range s.ends {
+		if e.outcome > refused {
+			state[goneKey(uid)] = change{value: e.text()}
+		}
 	}
 	if !s.heard.IsZero() {
 		state[keyHeard] = change{value: textOf(s.heard)}
@@ -766,28 +690,23 @@ func (s *Store) readScope(of scope) (version uint64, objects []*wire.Object, ok 
 
 // isGone reports whether an object is a pod that is gone. The caller holds the lock.
 func (s *Store) isGone(k *kind, o *wire.Object) bool {
-	_, gone := s.gone[types.UID(o.UID)]
-	return gone && k.GroupVersionResource == pods.GroupVersionResource
+	return s.ends[types.UID(o.UID)].outcome > refused && k.GroupVersionResource == pods.GroupVersionResource
 }
 
 // findObject returns one object; nil if kube-apiserver has not sent it.
 func (s *Store) findObject(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	among := s.sets
 	if byPods[k] { // there may be thousands of sets
-		if set := s.sets[named(k, name.Namespace, name.Name)]; set != nil && set.version > 0 {
-			return set.objects[name]
-		}
-		return nil
+		in := named(k, name.Namespace, name.Name)
+		among = map[scope]*set{in: s.sets[in]}
 	}
-	for of, set := range s.sets {
-		if of.kind != k || set.version == 0 {
+	for of, set := range among {
+		if of.kind != k || set == nil || set.version == 0 {
 			continue
 		}
-		if o := set.objects[name]; o != nil {
-			if s.isGone(k, o) {
-				return nil
-			}
+		if o := set.objects[name]; o != nil && !s.isGone(k, o) {
 			return o
 		}
 	}
@@ -811,10 +730,7 @@ func tokenKey(request tokenRequest) string {
 
 // text returns the form of a token on the disk; nil if one of its times is beyond the year 9999.
 func (t token) text() []byte {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return nil
-	}
+	text, _ := json.Marshal(t) //nolint:errchkjson // then it is nil
 	return text
 }
 

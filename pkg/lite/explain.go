@@ -11,10 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -52,19 +51,20 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified, node, left := readImagesOfTokens(recordsDir), s.store.nodeObject(),
-		s.store.keep(newNeeds(), s.store.ofPods(pods))
+	verified, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
+	left := s.store.keep(newNeeds(), s.store.ofPods(pods))
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-		if mirror || (ended(pod) && shutDown(pod, node) == nil) {
+		if mirror || (hasEnded(pod) && !isShutDown(pod)) {
 			continue
 		}
-		var missing []string
+		var missing reasons
 		if bytes, out := left[pod.UID]; out {
-			missing = []string{fmt.Sprintf("what it names takes %.1f MiB or more, and is not kept: of what the node's "+
-				"pods name, %d MiB are kept, those of the smallest first", float64(bytes)/(1<<20), podsBytes>>20)}
+			missing.add("what it names takes %.1f MiB or more, and is not kept: of what the node's pods name, %d MiB "+
+				"are kept, those of the smallest first", float64(bytes)/(1<<20), podsBytes>>20)
 		} else {
-			missing = append(s.store.missing(pod, node), verified.refuse(pod)...)
+			missing = s.store.missing(pod, node)
+			verified.refuse(pod, node, &missing)
 		}
 		slices.Sort(missing)
 		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
@@ -110,12 +110,11 @@ func (s *Server) missing() []string {
 }
 
 // missing returns why a pod would not start now.
-func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
-	const unsaved = " is not on the disk yet: a restart now would not find it"
-	var missing []string
+func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) (missing reasons) {
+	const unsaved = "%s is not on the disk yet: a restart now would not find it"
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if s.isUnsaved(objectKey(podsOf(s.node), name)) {
-		missing = append(missing, "the pod"+unsaved)
+		missing.add(unsaved, "the pod")
 	}
 	needed := s.needsOf(pod)
 	for in, required := range needed.scopes {
@@ -123,11 +122,11 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
 		switch _, objects, ok := s.readScope(in); {
 		case !ok:
-			missing = append(missing, what+" is not known")
+			missing.add("%s is not known", what)
 		case required && len(objects) == 0:
-			missing = append(missing, what+" does not exist")
+			missing.add("%s does not exist", what)
 		case s.isUnsaved(in.key(keySet), objectKey(in, name)):
-			missing = append(missing, what+unsaved)
+			missing.add(unsaved, what)
 		}
 	}
 	for request := range needed.tokens {
@@ -137,23 +136,22 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		}
 		switch kept, ok := s.token(request); {
 		case !ok:
-			missing = append(missing, "it has no token "+whose)
+			missing.add("it has no token %s", whose)
 		case kept.hasExpired(s.now()):
-			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
-				kept.Until.UTC().Format(time.RFC3339)))
+			missing.add("the token %s has expired at %s", whose, kept.Until.UTC().Format(time.RFC3339))
 		case s.isUnsaved(tokenKey(request)):
-			missing = append(missing, "the token "+whose+unsaved)
+			missing.add(unsaved, "the token "+whose)
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
 	if class.Name != "" && s.findObject(runtimeClasses, class) == nil {
-		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
+		missing.add("RuntimeClass %s is not known", class.Name)
 	}
 	for i := range pod.Spec.Volumes {
-		missing = append(missing, s.refusesVolume(pod, &pod.Spec.Volumes[i], node)...)
+		s.refuseVolume(pod, &pod.Spec.Volumes[i], node, &missing)
 	}
-	for _, refuses := range refusals {
-		missing = append(missing, refuses(pod, node)...)
+	for _, refuse := range refusals {
+		refuse(pod, node, &missing)
 	}
 	return missing
 }
@@ -168,38 +166,38 @@ func (s *Store) isAttached(v *corev1.Volume, bound *corev1.PersistentVolumeSourc
 		bound.CSI != nil && s.attaches(bound.CSI.Driver)
 }
 
-// refusesVolume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
+// refuseVolume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
 // pkg/kubelet/volumemanager/populator, and checkNodeAffinity of pkg/volume/util/operationexecutor). It leaves a claim
 // or a PersistentVolume that is not known to missing.
-func (s *Store) refusesVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node) (missing []string) {
+func (s *Store) refuseVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node, missing *reasons) {
 	name := claimOf(pod, v)
 	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})
 	if s.isAttached(v, &bound.Spec.PersistentVolumeSource) {
-		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
+		missing.add("volume %s has to be attached by the control plane", v.Name)
 	}
-	refuse := func(why string) { missing = append(missing, "PersistentVolumeClaim "+name+" "+why) }
-	mode := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	from := ptr.Deref(bound.Spec.NodeAffinity, corev1.VolumeNodeAffinity{}).Required
+	mode, why := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem), ""
 	switch {
 	case claim.Name == "":
 	case claim.DeletionTimestamp != nil:
-		refuse("is being deleted")
+		why = "is being deleted"
 	case claim.Status.Phase != corev1.ClaimBound:
-		refuse(fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending)))
+		why = fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending))
 	case claim.Spec.VolumeName == "":
-		refuse("is bound, but names no volume")
+		why = "is bound, but names no volume"
 	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, &claim) != nil:
-		refuse("was not created for this pod")
+		why = "was not created for this pod"
 	case bound.Name == "":
 	case ptr.Deref(bound.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
-		refuse("names PersistentVolume " + bound.Name + ", which is bound to another claim")
-	case from != nil && node.Name != "" && !reaches(from, node):
-		refuse("names PersistentVolume " + bound.Name + ", whose node affinity does not match the Node's labels")
+		why = "names PersistentVolume " + bound.Name + ", which is bound to another claim"
+	case node.Name != "" && volume.CheckNodeAffinity(&bound, node.Labels) != nil:
+		why = "names PersistentVolume " + bound.Name + ", whose node affinity does not match the Node's labels"
 	case !fits(mode, pod, v.Name):
-		refuse(fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
-			"or volumeDevices", bound.Name, mode))
+		why = fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
+			"or volumeDevices", bound.Name, mode)
 	}
-	return missing
+	if why != "" {
+		missing.add("PersistentVolumeClaim %s %s", name, why)
+	}
 }
 
 // attaches reports whether the volumes of a CSI driver have to be attached. If it is not known, they may have to be.
@@ -209,17 +207,10 @@ func (s *Store) attaches(name string) bool {
 	return !known || ptr.Deref(driver.Spec.AttachRequired, true)
 }
 
-// reaches reports whether a volume may be used from a node, by the node's labels.
-func reaches(from *corev1.NodeSelector, node *corev1.Node) bool {
-	labels := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels}}
-	matches, err := helpers.MatchNodeSelectorTerms(labels, from)
-	return matches && err == nil
-}
-
 // fits reports whether the containers of a pod use a volume as its mode allows: they mount a file system, and a block
 // device is a device of theirs.
 func fits(mode corev1.PersistentVolumeMode, pod *corev1.Pod, volume string) bool {
-	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	containers := containersOf(pod)
 	for _, c := range pod.Spec.EphemeralContainers { // the kubelet counts them
 		containers = append(containers, corev1.Container(c.EphemeralContainerCommon))
 	}

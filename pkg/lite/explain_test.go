@@ -408,7 +408,8 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 			{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
 				Image: &corev1.ImageVolumeSource{Reference: image}}}}},
 		} {
-			if missing := verified.refuse(&corev1.Pod{Spec: spec}); (len(missing) > 0) != refused {
+			var missing reasons
+			if verified.refuse(&corev1.Pod{Spec: spec}, nil, &missing); (len(missing) > 0) != refused {
 				t.Errorf("%s: %q", image, missing)
 			}
 		}

@@ -50,7 +50,7 @@ func newNeeds() needs { return needs{map[scope]bool{}, map[tokenRequest]struct{}
 // returned.
 func (s *Store) needsOf(pod *corev1.Pod) needs {
 	of := newNeeds()
-	if !ended(pod) {
+	if !hasEnded(pod) {
 		referrer{of, s, pod}.add()
 	}
 	return of
@@ -157,8 +157,8 @@ func (s *Store) more(all, of needs) (bytes int) {
 	return bytes
 }
 
-// ended reports whether a pod has ended for good.
-func ended(pod *corev1.Pod) bool {
+// hasEnded reports whether a pod has ended for good.
+func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
@@ -189,11 +189,20 @@ func (r referrer) add() {
 	for i := range r.pod.Spec.Volumes {
 		r.volume(&r.pod.Spec.Volumes[i])
 	}
-	for i := range r.pod.Spec.InitContainers {
-		r.environment(&r.pod.Spec.InitContainers[i])
-	}
-	for i := range r.pod.Spec.Containers {
-		r.environment(&r.pod.Spec.Containers[i])
+	for _, c := range containersOf(r.pod) {
+		for _, from := range c.EnvFrom {
+			secret := ptr.Deref(from.SecretRef, corev1.SecretEnvSource{})
+			config := ptr.Deref(from.ConfigMapRef, corev1.ConfigMapEnvSource{})
+			r.optional(secrets, secret.Name, secret.Optional)
+			r.optional(configMaps, config.Name, config.Optional)
+		}
+		for _, variable := range c.Env {
+			from := ptr.Deref(variable.ValueFrom, corev1.EnvVarSource{})
+			secret := ptr.Deref(from.SecretKeyRef, corev1.SecretKeySelector{})
+			config := ptr.Deref(from.ConfigMapKeyRef, corev1.ConfigMapKeySelector{})
+			r.optional(secrets, secret.Name, secret.Optional)
+			r.optional(configMaps, config.Name, config.Optional)
+		}
 	}
 	for _, claim := range r.pod.Spec.ResourceClaims {
 		r.named(resourceClaims, ptr.Deref(claim.ResourceClaimName, ""))
@@ -201,15 +210,13 @@ func (r referrer) add() {
 	for _, made := range r.pod.Status.ResourceClaimStatuses { // these are made from templates
 		r.named(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
 	}
-	if made := r.pod.Status.ExtendedResourceClaimStatus; made != nil {
-		r.named(resourceClaims, made.ResourceClaimName)
-	}
-	// Ephemeral containers are not started again.
+	made := ptr.Deref(r.pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
+	r.named(resourceClaims, made.ResourceClaimName)
 }
 
 func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
 
-// optional adds an object. If optional is true, the pod starts without it.
+// optional adds an object, unless the name is empty. If optional is true, the pod starts without it.
 func (r referrer) optional(k *kind, name string, optional *bool) {
 	if name != "" {
 		in := named(k, r.pod.Namespace, name)
@@ -223,30 +230,7 @@ func (r referrer) optional(k *kind, name string, optional *bool) {
 func (n needs) isTooMuch() bool { return (len(n.scopes)+len(n.tokens))*namedBytes > podsBytes }
 
 func (r referrer) secret(ref *corev1.LocalObjectReference) {
-	if ref != nil {
-		r.named(secrets, ref.Name)
-	}
-}
-
-func (r referrer) environment(c *corev1.Container) {
-	for _, from := range c.EnvFrom {
-		if from.SecretRef != nil {
-			r.optional(secrets, from.SecretRef.Name, from.SecretRef.Optional)
-		}
-		if from.ConfigMapRef != nil {
-			r.optional(configMaps, from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
-		}
-	}
-	for _, variable := range c.Env {
-		if variable.ValueFrom == nil {
-			continue
-		}
-		if ref := variable.ValueFrom.SecretKeyRef; ref != nil {
-			r.optional(secrets, ref.Name, ref.Optional)
-		} else if ref := variable.ValueFrom.ConfigMapKeyRef; ref != nil {
-			r.optional(configMaps, ref.Name, ref.Optional)
-		}
-	}
+	r.named(secrets, ptr.Deref(ref, corev1.LocalObjectReference{}).Name)
 }
 
 // volume adds the needs of a volume, which has one source.
@@ -260,8 +244,14 @@ func (r referrer) volume(v *corev1.Volume) {
 	case v.ConfigMap != nil:
 		r.optional(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional)
 	case v.Projected != nil:
-		for i := range v.Projected.Sources {
-			r.projection(&v.Projected.Sources[i])
+		for _, from := range v.Projected.Sources {
+			secret := ptr.Deref(from.Secret, corev1.SecretProjection{})
+			config := ptr.Deref(from.ConfigMap, corev1.ConfigMapProjection{})
+			r.optional(secrets, secret.Name, secret.Optional)
+			r.optional(configMaps, config.Name, config.Optional)
+			if token := from.ServiceAccountToken; token != nil {
+				r.token(token.Audience, token.ExpirationSeconds)
+			}
 		}
 	case v.CSI != nil:
 		r.driver(v.CSI.Driver)
@@ -279,27 +269,14 @@ func (r referrer) volume(v *corev1.Volume) {
 	}
 }
 
-func (r referrer) projection(p *corev1.VolumeProjection) {
-	if p.Secret != nil {
-		r.optional(secrets, p.Secret.Name, p.Secret.Optional)
-	}
-	if p.ConfigMap != nil {
-		r.optional(configMaps, p.ConfigMap.Name, p.ConfigMap.Optional)
-	}
-	if token := p.ServiceAccountToken; token != nil {
-		r.token(token.Audience, token.ExpirationSeconds)
-	}
-}
-
 func (r referrer) token(audience string, seconds *int64) {
-	if r.isTooMuch() {
-		return
+	if !r.isTooMuch() {
+		r.tokens[tokenRequest{
+			Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
+			Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,
+			ExpirationSeconds: ptr.Deref(seconds, defaultExpiration),
+		}] = struct{}{}
 	}
-	r.tokens[tokenRequest{
-		Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
-		Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,
-		ExpirationSeconds: ptr.Deref(seconds, defaultExpiration),
-	}] = struct{}{}
 }
 
 // claim adds a claim, and the needs of its volume. The Node authorizer of Kubernetes lets a node read the volume's
@@ -311,31 +288,24 @@ func (r referrer) claim(name string) {
 		return
 	}
 	r.scopes[named(volumes, "", claim.Spec.VolumeName)] = true
-	var refs []*corev1.SecretReference
-	if csi := volume.Spec.CSI; csi != nil {
-		refs = append(refs, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef)
-		r.driver(csi.Driver)
-	}
-	if flex := volume.Spec.FlexVolume; flex != nil {
-		refs = append(refs, flex.SecretRef)
-	}
-	if share := volume.Spec.AzureFile; share != nil {
-		refs = append(refs, &corev1.SecretReference{
-			Name: share.SecretName, Namespace: ptr.Deref(share.SecretNamespace, r.pod.Namespace)})
-	}
-	for _, ref := range refs {
+	csi := ptr.Deref(volume.Spec.CSI, corev1.CSIPersistentVolumeSource{})
+	flex := ptr.Deref(volume.Spec.FlexVolume, corev1.FlexPersistentVolumeSource{})
+	share := ptr.Deref(volume.Spec.AzureFile, corev1.AzureFilePersistentVolumeSource{})
+	for _, ref := range []*corev1.SecretReference{
+		csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef, flex.SecretRef,
+		{Name: share.SecretName, Namespace: ptr.Deref(share.SecretNamespace, r.pod.Namespace)},
+	} {
 		if ref != nil && ref.Name != "" {
 			r.scopes[named(secrets, ref.Namespace, ref.Name)] = true
 		}
 	}
+	r.driver(csi.Driver)
 }
 
 // driver adds the tokens that a CSI driver requests for a pod (pkg/volume/csi/csi_mounter.go of Kubernetes).
 func (r referrer) driver(name string) {
 	driver := &storagev1.CSIDriver{}
-	if !r.store.decode(csiDrivers, types.NamespacedName{Name: name}, driver) {
-		return
-	}
+	r.store.decode(csiDrivers, types.NamespacedName{Name: name}, driver)
 	for _, request := range driver.Spec.TokenRequests {
 		r.token(request.Audience, request.ExpirationSeconds)
 	}

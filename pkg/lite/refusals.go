@@ -10,58 +10,52 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
 
-// refusals are the reasons why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever answers it gets.
+// reasons are why a pod would not start.
+type reasons []string
+
+func (r *reasons) add(why string, args ...any) { *r = append(*r, fmt.Sprintf(why, args...)) }
+
+// refusals add the reasons why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever answers it gets.
 // The comments name their sources in Kubernetes, below pkg/kubelet. (references.go has a pod's needs from the API
 // server.) The Node is empty if it is not known.
-var refusals = []func(*corev1.Pod, *corev1.Node) []string{
-	shutDown,    // nodeshutdown/nodeshutdown_manager.go: a graceful shutdown sets the phase Failed
-	deleted,     // pod_workers.go: a pod with a deletionTimestamp is terminating, also after a restart
-	neverAgain,  // kuberuntime/kuberuntime_manager.go, computePodActions: no new sandbox if restartPolicy is Never
-	tooLong,     // active_deadline.go
-	images,      // images/image_manager.go, EnsureImageExists; volumes: kubelet_pods.go and kuberuntime_manager.go
-	early,       // container/helpers.go and container/runtime.go, FindContainerStatusByName
-	projections, // volume/projected of pkg/volume: pod certificates and trust bundles come from the API server
-	elsewhere,   // lifecycle/predicate.go, generalFilter: it is checked again for each pod after a restart
-	devices,     // cm/devicemanager/manager.go, devicesToAllocate
+var refusals = []func(*corev1.Pod, *corev1.Node, *reasons){ended, images, clock, projections, elsewhere, devices}
+
+// isShutDown reports whether a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended a pod while
+// kube-apiserver was reachable, so that the kubelet could report it (nodeshutdown/nodeshutdown_manager.go).
+func isShutDown(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Terminated"
 }
 
-// shutDown is about pods that a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended while
-// kube-apiserver was reachable, so that the kubelet could report it.
-func shutDown(pod *corev1.Pod, _ *corev1.Node) []string {
-	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Terminated" {
-		return nil
+func ended(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
+	if isShutDown(pod) {
+		missing.add("a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
+			"controller in the cloud has to replace it")
 	}
-	return []string{"a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
-		"controller in the cloud has to replace it"}
-}
-
-func deleted(pod *corev1.Pod, _ *corev1.Node) []string {
-	if pod.DeletionTimestamp == nil {
-		return nil
+	// pod_workers.go: it is terminating, also after a restart.
+	if pod.DeletionTimestamp != nil {
+		missing.add("the pod is being deleted, and is not started again")
 	}
-	return []string{"the pod is being deleted, and is not started again"}
-}
-
-// neverAgain is about pods that have run: their new sandbox would be a second one.
-func neverAgain(pod *corev1.Pod, _ *corev1.Node) []string {
-	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(pod.Status.ContainerStatuses) == 0 {
-		return nil
+	// kuberuntime/kuberuntime_manager.go, computePodActions: its new sandbox would be a second one.
+	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(pod.Status.ContainerStatuses) > 0 {
+		missing.add("its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
+			"again")
 	}
-	return []string{"its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
-		"again"}
-}
-
-func tooLong(pod *corev1.Pod, _ *corev1.Node) []string {
+	// active_deadline.go
 	seconds, start := pod.Spec.ActiveDeadlineSeconds, pod.Status.StartTime
-	if seconds == nil || start == nil || time.Since(start.Time) < time.Duration(*seconds)*time.Second {
-		return nil
+	if seconds != nil && start != nil && time.Since(start.Time) >= time.Duration(*seconds)*time.Second {
+		missing.add("its activeDeadlineSeconds of %d are over", *seconds)
 	}
-	return []string{fmt.Sprintf("its activeDeadlineSeconds of %d are over", *seconds)}
+}
+
+// containersOf returns the containers that are started again: ephemeral ones are not.
+func containersOf(pod *corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 }
 
 // withoutImage are the reasons for which a container waits that has not got its image (images/types.go, and errors of
@@ -83,9 +77,7 @@ func imagesOf(pod *corev1.Pod) (uses []imageUse) {
 		waits := ptr.Deref(status.State.Waiting, corev1.ContainerStateWaiting{})
 		pulled[status.Name] = status.ImageID != "" && !slices.Contains(withoutImage, waits.Reason)
 	}
-	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-	for i := range containers {
-		c := &containers[i]
+	for _, c := range containersOf(pod) {
 		uses = append(uses, imageUse{"container " + c.Name, c.Image, c.ImagePullPolicy, pulled[c.Name]})
 	}
 	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
@@ -99,96 +91,85 @@ func imagesOf(pod *corev1.Pod) (uses []imageUse) {
 	return uses
 }
 
-// images returns why the images of a pod may not be on the node.
-func images(pod *corev1.Pod, _ *corev1.Node) []string {
-	var missing []string
+// images is about images that may not be on the node (images/image_manager.go, EnsureImageExists; for volumes
+// kubelet_pods.go and kuberuntime_manager.go).
+func images(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 	for _, use := range imagesOf(pod) {
-		switch {
-		case use.policy == corev1.PullAlways:
-			missing = append(missing, "the image of "+use.user+" is asked for at every start (pull policy Always)")
-		case !use.pulled:
-			missing = append(missing, "the image of "+use.user+" may not be on the node: no container has run with it")
+		if use.policy == corev1.PullAlways {
+			missing.add("the image of %s is asked for at every start (pull policy Always)", use.user)
+		} else if !use.pulled {
+			missing.add("the image of %s may not be on the node: no container has run with it", use.user)
 		}
 	}
-	return missing
 }
 
-// early is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
-// last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one.
-func early(pod *corev1.Pod, _ *corev1.Node) []string {
-	var missing []string
+// clock is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
+// last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one
+// (container/helpers.go and container/runtime.go, FindContainerStatusByName).
+func clock(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
-			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this "+
-				"node's clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock "+
-				"is right or crictl rm --all has removed the dead one", status.Name,
-				running.StartedAt.UTC().Format(time.RFC3339)))
+			missing.add("container %s started last at %s, which is still to come by this node's clock: the kubelet "+
+				"starts it again and takes it for the dead one, not ready, until the clock is right or crictl rm --all "+
+				"has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339))
 		}
 	}
-	return missing
 }
 
-func projections(pod *corev1.Pod, _ *corev1.Node) []string {
-	var missing []string
+// projections is about what comes from the API server for each start (volume/projected of pkg/volume).
+func projections(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 	for _, v := range pod.Spec.Volumes {
 		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if source.PodCertificate != nil {
-				missing = append(missing, "volume "+v.Name+" wants a new certificate (podCertificate)")
+				missing.add("volume %s wants a new certificate (podCertificate)", v.Name)
 			}
 			if source.ClusterTrustBundle != nil {
-				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
+				missing.add("volume %s wants a ClusterTrustBundle, which is not kept", v.Name)
 			}
 		}
 	}
-	return missing
 }
 
 // elsewhere is about pods that would no longer be scheduled to the node, because its labels or taints have changed. The
-// kubelet fails them for good.
-func elsewhere(pod *corev1.Pod, node *corev1.Node) []string {
+// kubelet checks that again for each pod after a restart, and fails them for good (lifecycle/predicate.go,
+// generalFilter).
+func elsewhere(pod *corev1.Pod, node *corev1.Node, missing *reasons) {
 	if node.Name == "" {
-		return nil
+		return
 	}
-	var missing []string
 	if fits, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !fits || err != nil {
-		missing = append(missing, "its nodeSelector or required node affinity does not match the Node's labels any "+
-			"longer, so that the kubelet fails it after a restart")
+		missing.add("its nodeSelector or required node affinity does not match the Node's labels any longer, so that " +
+			"the kubelet fails it after a restart")
 	}
-	for i := range node.Spec.Taints {
-		taint := &node.Spec.Taints[i]
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, taint, false) }
-		if taint.Effect == corev1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			missing = append(missing, "it does not tolerate the Node's taint "+taint.ToString()+", so that the "+
-				"kubelet fails it after a restart")
-		}
+	evicts := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
+	taint, found := helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, evicts,
+		false)
+	if found {
+		missing.add("it does not tolerate the Node's taint %s, so that the kubelet fails it after a restart",
+			taint.ToString())
 	}
-	return missing
 }
 
 // devices is about pods with devices of device plugins. After a boot the kubelet fails them for good if the plugin has
-// not registered before it gets the pods. The Node's capacity has the resources that the kubelet knows; others are
-// counted by the scheduler only. Resources that are allocated through claims do not need a plugin.
-func devices(pod *corev1.Pod, node *corev1.Node) []string {
+// not registered before it gets the pods (cm/devicemanager/manager.go, devicesToAllocate). The Node's capacity has the
+// resources that the kubelet knows; others are counted by the scheduler only. Resources that are allocated through
+// claims do not need a plugin.
+func devices(pod *corev1.Pod, node *corev1.Node, missing *reasons) {
 	claimed := map[[2]string]bool{}
-	if made := pod.Status.ExtendedResourceClaimStatus; made != nil {
-		for _, m := range made.RequestMappings {
-			claimed[[2]string{m.ContainerName, m.ResourceName}] = true
-		}
+	made := ptr.Deref(pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
+	for _, m := range made.RequestMappings {
+		claimed[[2]string{m.ContainerName, m.ResourceName}] = true
 	}
-	var missing []string
-	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-	for i := range containers {
-		c := &containers[i]
+	for _, c := range containersOf(pod) {
 		for name := range c.Resources.Limits {
 			_, known := node.Status.Capacity[name]
 			extended := strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
 			if known && extended && !claimed[[2]string{c.Name, string(name)}] {
-				missing = append(missing, fmt.Sprintf("container %s needs %s: after a boot the kubelet fails the pod, "+
-					"unless the device plugin has registered before", c.Name, name))
+				missing.add("container %s needs %s: after a boot the kubelet fails the pod, unless the device plugin "+
+					"has registered before", c.Name, name)
 			}
 		}
 	}
-	return missing
 }
 
 // imagesOfTokens are the images that were pulled only with tokens of ServiceAccounts, by name without tag and digest. A
@@ -221,18 +202,15 @@ func readImagesOfTokens(dir string) imagesOfTokens {
 	return images
 }
 
-func (v imagesOfTokens) refuse(pod *corev1.Pod) []string {
-	var missing []string
+func (v imagesOfTokens) refuse(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 	for _, use := range imagesOf(pod) {
 		name, _, _ := strings.Cut(use.image, "@")
 		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
 			name = name[:at]
 		}
 		if v[name] {
-			missing = append(missing, "the image of "+use.user+" was pulled with a token of the pod's ServiceAccount: "+
-				"at each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the "+
-				"image")
+			missing.add("the image of %s was pulled with a token of the pod's ServiceAccount: at each start the "+
+				"kubelet gets a new one from kube-apiserver, to verify that the pod may use the image", use.user)
 		}
 	}
-	return missing
 }

@@ -2,7 +2,9 @@ package lite
 
 import (
 	"strconv"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -14,22 +16,45 @@ type sink struct {
 	scope scope
 }
 
-// Reduce implements follow.Reducer.
+// Reduce implements follow.Reducer: of a Service it returns what a kubelet reads, for environment variables
+// (pkg/kubelet/kubelet_pods.go and envvars of Kubernetes). Anybody's annotations would take memory and wear out flash
+// on all nodes.
 func (k sink) Reduce(o *wire.Object) *wire.Object {
-	if k.scope.kind == services {
-		return reduced(o)
+	var full corev1.Service
+	if k.scope.kind != services || full.Unmarshal(encoded(o)) != nil {
+		return o
+	}
+	service := corev1.Service{Spec: corev1.ServiceSpec{Type: full.Spec.Type, ClusterIP: full.Spec.ClusterIP,
+		ClusterIPs: full.Spec.ClusterIPs, Ports: full.Spec.Ports}}
+	service.Namespace, service.Name, service.UID = full.Namespace, full.Name, full.UID
+	service.CreationTimestamp, service.ResourceVersion = full.CreationTimestamp, o.ResourceVersion
+	if less, err := wire.ObjectOf(&service); err == nil {
+		return less
 	}
 	return o
 }
 
 // Apply implements follow.Sink. The caller is At, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
-	k.store.putObject(k.scope, o)
+	set, name := k.store.set(k.scope), o.Key()
+	old := set.objects[name]
+	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || k.scope.kind == services) {
+		return
+	}
+	set.objects[name] = o
+	k.store.recordObject(k.scope, name, o)
+	if byPods[k.scope.kind] && set.size() > namedBytes {
+		k.store.noteNeeds() // pods may name more than is kept
+	}
 }
 
 // Remove implements follow.Sink, as Apply does.
 func (k sink) Remove(namespace, name string) {
-	k.store.removeObject(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
+	key, set := types.NamespacedName{Namespace: namespace, Name: name}, k.store.set(k.scope)
+	if _, ok := set.objects[key]; ok {
+		delete(set.objects, key)
+		k.store.recordObject(k.scope, key, nil)
+	}
 }
 
 // Replace implements follow.Sink, as Apply does.
@@ -42,11 +67,11 @@ func (k sink) Replace(objects []*wire.Object) {
 			(old == nil || old.UID != o.UID) {
 			k.store.revive(types.UID(o.UID)) // it was not there any longer: kube-apiserver was restored from a backup
 		}
-		k.store.putObject(k.scope, o)
+		k.Apply(o)
 	}
 	for name := range set.objects {
 		if !there[name] {
-			k.store.removeObject(k.scope, name)
+			k.Remove(name.Namespace, name.Name)
 		}
 	}
 }
@@ -61,17 +86,34 @@ func (k sink) Known() int {
 	return len(k.store.set(k.scope).objects)
 }
 
-// At implements follow.Versioned.
-func (k sink) At(version string, change func()) {
+// At implements follow.Versioned. On the disk the version stays older while no object changes, because each commit
+// wears out flash, and the set was the same at the older version.
+func (k sink) At(version string, apply func()) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil || number == 0 {
 		return // not from kube-apiserver
 	}
-	k.store.mu.Lock()
-	defer k.store.mu.Unlock()
-	before := k.store.recorded
-	if change != nil {
-		change()
+	s := k.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.recorded
+	if apply != nil {
+		apply()
 	}
-	k.store.recordVersion(k.scope, number, k.store.recorded > before)
+	set := s.set(k.scope)
+	if naming[k.scope.kind] && !set.current {
+		s.noteNeeds() // the objects that they name are followed from now on
+	}
+	if k.scope == podsOf(s.node) {
+		s.noteContact(time.Now())
+		if number < set.version { // it was restored from a backup, and has the pods of that time
+			for uid := range s.podUIDs() {
+				s.revive(uid)
+			}
+		}
+	}
+	if s.recorded > before || set.version == 0 {
+		s.recordChange(k.scope.key(keySet), change{value: []byte(version), in: k.scope, versions: set})
+	}
+	set.version, set.current = number, true
 }

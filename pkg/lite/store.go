@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/go-jose/go-jose/v4"
@@ -311,66 +310,6 @@ func wake(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// putObject adds or replaces an object. The caller holds the lock.
-func (s *Store) putObject(in scope, o *wire.Object) {
-	set, name := s.set(in), o.Key()
-	old := set.objects[name]
-	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
-		return
-	}
-	set.objects[name] = o
-	s.recordObject(in, name, o)
-	if byPods[in.kind] && set.size() > namedBytes {
-		s.noteNeeds() // pods may name more than is kept
-	}
-}
-
-// reduced returns what a kubelet reads of a Service, for environment variables (pkg/kubelet/kubelet_pods.go and envvars
-// of Kubernetes): anybody's annotations would take memory and wear out flash on all nodes.
-func reduced(o *wire.Object) *wire.Object {
-	var full corev1.Service
-	if err := full.Unmarshal(encoded(o)); err != nil {
-		return o
-	}
-	service := corev1.Service{Spec: corev1.ServiceSpec{Type: full.Spec.Type, ClusterIP: full.Spec.ClusterIP,
-		ClusterIPs: full.Spec.ClusterIPs, Ports: full.Spec.Ports}}
-	service.Namespace, service.Name, service.UID = full.Namespace, full.Name, full.UID
-	service.CreationTimestamp, service.ResourceVersion = full.CreationTimestamp, o.ResourceVersion
-	if less, err := wire.ObjectOf(&service); err == nil {
-		return less
-	}
-	return o
-}
-
-// removeObject removes an object. The caller holds the lock.
-func (s *Store) removeObject(in scope, name types.NamespacedName) {
-	if _, ok := s.set(in).objects[name]; ok {
-		delete(s.set(in).objects, name)
-		s.recordObject(in, name, nil)
-	}
-}
-
-// recordVersion records the version of a set. On the disk the version stays older while no object changes, because each
-// commit wears out flash, and the set was the same at the older version. The caller holds the lock.
-func (s *Store) recordVersion(in scope, version uint64, changed bool) {
-	set := s.set(in)
-	if naming[in.kind] && !set.current {
-		s.noteNeeds() // the objects that they name are followed from now on
-	}
-	if in == podsOf(s.node) {
-		s.noteContact(time.Now())
-		if version < set.version { // it was restored from a backup, and has the pods of that time
-			for uid := range s.podUIDs() {
-				s.revive(uid)
-			}
-		}
-	}
-	if changed || set.version == 0 {
-		s.recordChange(in.key(keySet), change{value: strconv.AppendUint(nil, version, 10), in: in, versions: set})
-	}
-	set.version, set.current = version, true
 }
 
 // versionOf returns the version of a set, or "". A source continues from it, because a list from a replica that lags

@@ -54,8 +54,13 @@ func (s *Server) updateCondition(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if s.link.Away() == nil {
-				s.tellNothing(context.WithoutCancel(ctx))
+			nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
+			if s.link.Away() != nil {
+				return
+			}
+			if err := s.follower.patchStatus(context.WithoutCancel(ctx), gracePeriod, nothing); err != nil {
+				klog.FromContext(ctx).Error(err, "Cannot remove the Node's condition, which may become wrong",
+					"condition", v1.NodeStartsAlone)
 			}
 			return
 		case <-ticker.C:
@@ -75,24 +80,13 @@ func (s *Server) updateCondition(ctx context.Context) {
 	}
 }
 
-// tellNothing removes the condition.
-func (s *Server) tellNothing(ctx context.Context) {
-	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
-	if err := s.follower.patchStatus(ctx, gracePeriod, nothing); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot remove the Node's condition, which may become wrong",
-			"condition", v1.NodeStartsAlone)
-	}
-}
-
 // patchStatus applies a strategic merge patch to a condition of the Node.
 func (f *follower) patchStatus(ctx context.Context, within time.Duration, condition any) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	_, err = answerTo(ctx, f.api.Patch(types.StrategicMergePatchType).Body(patch).
+	_, err = answerTo(ctx, f.api.Patch(types.StrategicMergePatchType).Timeout(within).Body(patch).
 		AbsPath("/api/v1/nodes", f.store.node, "status"))
 	return err
 }

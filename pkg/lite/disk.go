@@ -154,21 +154,14 @@ func (s *Server) notOnDisk() string {
 	count, since := s.store.unsavedChanges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var why []string
-	for _, err := range []error{s.unkept, s.unwritten} {
-		if err != nil {
-			why = append(why, err.Error())
-		}
-	}
-	if count == 0 && len(why) == 0 {
-		return ""
-	}
 	text := "not on disk: 0 changes"
 	if count > 0 {
 		text = fmt.Sprintf("not on disk: %d changes since %s", count, since.UTC().Format(time.RFC3339))
 	}
-	if len(why) > 0 {
-		text += ": " + strings.Join(why, "; ")
+	if err := errors.Join(s.unkept, s.unwritten); err != nil {
+		text += ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	} else if count == 0 {
+		return ""
 	}
 	return text
 }

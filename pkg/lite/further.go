@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,43 +45,61 @@ func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	}
 }
 
-// serveFurther serves the further address until ctx is done, once the node has it. The kubelet does not wait for it.
+// httpServer makes the server of a TLS address.
+func (s *Server) httpServer(
+	ctx context.Context, address string, get func(*tls.ClientHelloInfo) (*tls.Certificate, error),
+) *http.Server {
+	return &http.Server{Addr: address, Handler: s, TLSConfig: s.tlsConfig(get), ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
+		BaseContext: func(net.Listener) context.Context {
+			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
+		}}
+}
+
+// serveFurther serves the further address and that of /readyz until ctx is done, once the node has them. The kubelet
+// does not wait for them.
 func (s *Server) serveFurther(ctx context.Context) {
-	if s.config.Further.Address == "" {
+	further := s.httpServer(ctx, s.config.Further.Address, s.config.Further.certificate())
+	state := &http.Server{Addr: s.config.HealthAddress, Handler: s.healthHandler(), IdleTimeout: time.Minute,
+		ReadHeaderTimeout: 10 * time.Second}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { serveAt(ctx, further, "--bind-address", maxRequests) })
+	wg.Go(func() { serveAt(ctx, state, "--health-bind-address", healthConnections) })
+}
+
+// serveAt serves an address, if there is one, until ctx is done, with so many connections.
+func serveAt(ctx context.Context, server *http.Server, flag string, connections int) {
+	if server.Addr == "" {
 		return
 	}
-	logger := klog.FromContext(ctx).WithValues("address", s.config.Further.Address)
-	server := s.httpServer(ctx, s.tlsConfig(s.config.Further.certificate()))
+	logger := klog.FromContext(ctx).WithValues("address", server.Addr)
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	said := false
-	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
-		err := s.config.Further.serve(ctx, server)
+	wait.NonSlidingUntilWithContext(klog.NewContext(ctx, logger), func(ctx context.Context) {
+		err := serveOnce(ctx, server, flag, connections)
 		if ctx.Err() == nil && !said {
-			logger.Error(err, "Cannot serve pods, trying again")
+			logger.Error(err, "Cannot serve an address, trying again")
 		}
 		said = true
 	}, listenInterval)
 }
 
-func (f Further) serve(ctx context.Context, server *http.Server) error {
-	if _, err := server.TLSConfig.GetCertificate(nil); err != nil {
-		return err
+func serveOnce(ctx context.Context, server *http.Server, flag string, connections int) error {
+	if server.TLSConfig != nil {
+		if _, err := server.TLSConfig.GetCertificate(nil); err != nil {
+			return err
+		}
 	}
-	listener, err := listen.TCP(ctx, "--bind-address", f.Address)
+	listener, err := listen.TCP(ctx, flag, server.Addr)
 	if err != nil {
 		return err
 	}
 	logger := klog.FromContext(ctx)
-	logger.Info("Serving pods", "address", f.Address)
-	bounded := &quota.Listener{Listener: listener, Quota: quota.New(maxRequests), Logger: logger}
+	logger.Info("Serving an address", "flag", flag)
+	bounded := &quota.Listener{Listener: listener, Quota: quota.New(connections), Logger: logger}
+	if server.TLSConfig == nil {
+		return server.Serve(bounded)
+	}
 	return server.ServeTLS(bounded, "", "")
-}
-
-// httpServer makes the server of an address.
-func (s *Server) httpServer(ctx context.Context, config *tls.Config) *http.Server {
-	return &http.Server{Handler: s, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
-		BaseContext: func(net.Listener) context.Context {
-			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
-		}}
 }

@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,34 +36,6 @@ const (
 	// KubeletFile is the name of the kubeconfig for the kubelet, in the state directory.
 	KubeletFile = "kubelet.conf"
 )
-
-// caller is who sends a request.
-type caller int
-
-const (
-	stranger caller = iota
-	// theKubelet has presented the node's own certificate.
-	theKubelet
-	// withToken has no certificate but a token, which kube-apiserver judges.
-	withToken
-)
-
-// identify returns who sends a request. A certificate is accepted if the cluster's CA signed it for this node.
-func (s *Server) identify(r *http.Request) caller {
-	switch {
-	case r.TLS == nil:
-		return stranger
-	case len(r.TLS.VerifiedChains) > 0:
-		if nodeOf(r.TLS.VerifiedChains[0][0].Subject) == s.store.node {
-			return theKubelet
-		}
-		return stranger
-	case bearerOf(r) != "":
-		return withToken
-	default:
-		return stranger
-	}
-}
 
 // nodeOf returns the name of a certificate's node; "" if it is not a kubelet's.
 func nodeOf(subject pkix.Name) string {
@@ -134,17 +105,16 @@ func (s *Server) useCA() error {
 // tlsConfig returns the configuration of a listener, with the certificate that get returns. It asks for certificates of
 // the cluster's CA. They stay valid if the clock is behind.
 func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
-	config := tls.Config{
+	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: get,
 		ClientAuth: tls.VerifyClientCertIfGiven, Time: s.store.now,
 	}
-	current := config.Clone()
-	current.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		now := config.Clone()
 		now.ClientCAs = s.clientCAs.Load()
 		return now, nil
 	}
-	return current
+	return config
 }
 
 // servingPair returns the serving certificate, and makes sure that it is in the directory. It is the known one, which

@@ -154,27 +154,19 @@ func (f *follower) refreshKeys(ctx context.Context, _ needs) {
 	if fresh || f.asAny == nil {
 		return
 	}
-	if err := f.fetchKeys(ctx); err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot read the cluster's keys, trying again", "err", err)
-	}
-}
-
-func (f *follower) fetchKeys(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
-	defer cancel()
-	encoded, err := answerTo(ctx, f.asAny.Get().AbsPath("/openid/v1/jwks"))
-	if err != nil {
-		return err
-	}
+	encoded, err := answerTo(ctx, f.asAny.Get().AbsPath("/openid/v1/jwks").Timeout(tokenTimeout))
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
 	before := f.store.encodedKeys
-	if err := f.store.useKeys(encoded); err != nil {
-		return err
+	if err == nil {
+		err = f.store.useKeys(encoded)
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot read the cluster's keys, trying again", "err", err)
+		return
 	}
 	f.store.keysAt = time.Now()
 	if string(before) != string(encoded) {
 		f.store.recordValue(keyKeys, encoded)
 	}
-	return nil
 }

@@ -177,18 +177,22 @@ func (s *Server) forward(
 	return filters.WithUpgrades()(forward), nil
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. The kubelet is whoever has a certificate for this node that the cluster's CA signed.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch who := s.identify(r); {
-	case who == stranger:
+	var chains [][]*x509.Certificate
+	if r.TLS != nil {
+		chains = r.TLS.VerifiedChains
+	}
+	switch isKubelet := len(chains) > 0 && nodeOf(chains[0][0].Subject) == s.store.node; {
+	case isKubelet && r.URL.Path == ExplainPath:
+		s.serveExplanation(w)
+	case isKubelet:
+		s.serveKubelet(w, r)
+	case r.TLS == nil || len(chains) > 0 || bearerOf(r) == "":
 		serve.WriteError(w, r, apierrors.NewUnauthorized("this is the API server of node "+s.store.node+"'s kubelet: "+
 			"show the node's certificate, or a token"))
-	case who == withToken:
+	default: // kube-apiserver judges the token
 		s.serveCaller(w, r)
-	case r.URL.Path == ExplainPath:
-		s.serveExplanation(w)
-	default:
-		s.serveKubelet(w, r)
 	}
 }
 
@@ -238,14 +242,13 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	s.link.ProbeOnce(ctx) // before the kubelet asks
 	for _, run := range []func(context.Context){
-		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.serveHealth, s.notify,
-		s.updateCondition,
+		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.notify, s.updateCondition,
 	} {
 		wg.Go(func() { run(background) })
 	}
-	server := s.httpServer(ctx, s.tlsConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	server := s.httpServer(ctx, s.config.Address, func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return s.pair.Load(), nil
-	}))
+	})
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", s.listener.Addr().String(),
 		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
@@ -308,23 +311,6 @@ func (s *Server) checkAge() error {
 			"have given the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
 	}
 	return err
-}
-
-func (s *Server) serveHealth(ctx context.Context) {
-	if s.config.HealthAddress == "" {
-		return
-	}
-	server := &http.Server{Addr: s.config.HealthAddress, Handler: s.healthHandler(), IdleTimeout: time.Minute,
-		ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	listener, err := listen.TCP(ctx, "--health-bind-address", s.config.HealthAddress)
-	if err == nil {
-		err = server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(healthConnections),
-			Logger: klog.FromContext(ctx)})
-	}
-	if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
-		klog.FromContext(ctx).Error(err, "Cannot serve /readyz", "address", s.config.HealthAddress)
-	}
 }
 
 // healthHandler serves /readyz and the others. On the loopback the Host header must name the loopback: otherwise a web

@@ -83,10 +83,8 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	if err != nil {
 		return token{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
-	defer cancel()
 	fetched := time.Now()
-	answer, err := answerTo(ctx, f.api.Post().Body(body).
+	answer, err := answerTo(ctx, f.api.Post().Timeout(tokenTimeout).Body(body).
 		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token"))
 	if err != nil {
 		return token{}, err
@@ -95,17 +93,12 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	if err := json.Unmarshal(answer, &granted); err != nil {
 		return token{}, err
 	}
-	issued, until, err := lifetimeOf(granted.Status.Token)
-	return token{Token: granted.Status.Token, Expiration: granted.Status.ExpirationTimestamp.Time, Until: until,
-		Issued: issued, fetched: fetched}, err
-}
-
-// lifetimeOf reads from a token when it was issued, and when it expires by itself (RFC 7519, 4.1). It comes from
-// kube-apiserver, so nothing is verified.
-func lifetimeOf(bearer string) (issued, until time.Time, err error) {
-	_, said, err := parseToken(bearer)
+	// When it was issued and when it expires by itself is read from the token (RFC 7519, 4.1). It comes from
+	// kube-apiserver, so nothing is verified.
+	_, said, err := parseToken(granted.Status.Token)
 	if err != nil || said.Expiry == nil || said.IssuedAt == nil {
-		return issued, until, errors.New("the token is not a JSON web token with the times of its issue and expiry")
+		return token{}, errors.New("the token is not a JSON web token with the times of its issue and expiry")
 	}
-	return said.IssuedAt.Time(), said.Expiry.Time(), nil
+	return token{Token: granted.Status.Token, Expiration: granted.Status.ExpirationTimestamp.Time,
+		Until: said.Expiry.Time(), Issued: said.IssuedAt.Time(), fetched: fetched}, nil
 }

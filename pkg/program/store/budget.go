@@ -22,10 +22,6 @@ type budget struct {
 	at   time.Time
 }
 
-func newBudget(hourly int64, now time.Time) budget {
-	return budget{hourly: hourly, left: hourly, at: now}
-}
-
 // fill adds the bytes for the time since the last fill. It adds nothing if the clock was set back. Half of the bytes
 // pay what is owed, and more of them once the budget is full.
 func (b *budget) fill(now time.Time) {

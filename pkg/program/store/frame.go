@@ -147,15 +147,11 @@ func (c *chain) isForeign(head []byte, from io.Reader, size int64) bool {
 
 // frame makes the next frame.
 func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
-	body := append(make([]byte, 0, len(entries)+1), flags)
-	if small, err := compress(entries); err != nil {
-		return nil, err
-	} else if len(small) < len(entries) {
-		body[0] |= flagCompressed
-		body = append(body, small...)
-	} else {
-		body = append(body, entries...)
+	small := entries
+	if compressed := compress(entries); len(compressed) < len(entries) {
+		small, flags = compressed, flags|flagCompressed
 	}
+	body := append([]byte{flags}, small...)
 	if c.seal != nil {
 		body = c.seal.Seal(nil, nil, body, c.place()) //nolint:gosec // it makes its own nonce
 	}
@@ -170,19 +166,16 @@ func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
 	return whole, nil
 }
 
-func compress(entries []byte) ([]byte, error) {
+func compress(entries []byte) []byte {
 	const worthwhile = 256
 	if len(entries) < worthwhile {
-		return entries, nil
+		return entries
 	}
 	var small bytes.Buffer
-	to, err := flate.NewWriter(&small, flate.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	_, err = to.Write(entries)
-	err = errors.Join(err, to.Close())
-	return small.Bytes(), err
+	to, _ := flate.NewWriter(&small, flate.BestSpeed) // a valid level
+	_, _ = to.Write(entries)                          // a buffer takes everything
+	_ = to.Close()
+	return small.Bytes()
 }
 
 // readFrame reads the next frame of a file. left is how many bytes the file has left. The error is errEnd if no whole

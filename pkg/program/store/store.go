@@ -2,6 +2,7 @@ package store
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -108,7 +109,8 @@ func open(o Options, disk disk) (s *Store, state map[string][]byte, problems []e
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{}, budget: newBudget(o.HourlyBytes, o.Now())}
+	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{},
+		budget: budget{hourly: o.HourlyBytes, left: o.HourlyBytes, at: o.Now()}}
 	var err error
 	if s.chain.seal, err = newSeal(o.Key); err == nil {
 		s.lock, err = disk.Lock()
@@ -236,17 +238,9 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	state := map[string]numbered{}
 	for buffered := bufio.NewReaderSize(from, 64<<10); g.offset < size; {
 		next := g.chain
-		entries, err := next.read(buffered, size)
-		if errors.Is(err, ErrKey) && g.first.offset == 0 {
-			return nil, nil, err
-		}
-		if err != nil && g.first.offset == 0 {
-			return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", err)
-		}
-		if err != nil {
-			g.torn = true
-			return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a "+
-				"loss of power: %w", size-g.offset, err)
+		var entries []entry
+		if entries, err = next.read(buffered, size); err != nil {
+			break
 		}
 		transaction := numberOf(entries)
 		for _, e := range entries {
@@ -260,10 +254,19 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 		}
 		s.number = max(s.number, transaction)
 	}
-	if g.first.offset == 0 {
-		return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", errEnd)
+	switch {
+	case g.first.offset > 0 && err == nil:
+		return g, state, nil
+	case g.first.offset > 0:
+		g.torn = true
+		return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a loss "+
+			"of power: %w", size-g.offset, err)
+	case errors.Is(err, ErrKey):
+		return nil, nil, err
+	default:
+		return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w",
+			cmp.Or(err, errEnd))
 	}
-	return g, state, nil
 }
 
 // Close unlocks the directory. All commits are on the disk already.
@@ -276,10 +279,9 @@ func (s *Store) Close() error {
 
 // abandon gives up a file: it is not written or synced again.
 func (s *Store) abandon(g *generation) {
-	switch g {
-	case s.newest:
+	if g == s.newest {
 		s.newest = nil
-	case s.older:
+	} else {
 		s.older = nil
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -103,9 +102,8 @@ func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
 // scopeOf returns the scope that an account reads with a request. ok is false if it is not kept.
 func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	info, query := serve.ParseRequest(r), r.URL.Query()
-	watches := serve.IsTrue(query, "watch") || info.Verb == "watch"
 	if r.Method != http.MethodGet || info.Subresource != "" || query.Get("labelSelector") != "" ||
-		(watches && info.Name != "") {
+		(isWatch(r) && info.Name != "") {
 		return scope{}, false
 	}
 	k := s.kindOf(info, kind{account: account, getOnly: info.Name != ""})
@@ -197,14 +195,10 @@ func (s *Server) noteRead(answer *http.Response) {
 
 // readUntil returns when a read that begins now ends.
 func readUntil(r *http.Request) time.Time {
-	query, lasts := r.URL.Query(), time.Duration(0)
-	if serve.IsTrue(query, "watch") || serve.ParseRequest(r).Verb == "watch" {
-		lasts = longestWatch
-		if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 && seconds < 3600 {
-			lasts = time.Duration(seconds) * time.Second
-		}
+	if !isWatch(r) {
+		return time.Now()
 	}
-	return time.Now().Add(lasts)
+	return time.Now().Add(timeoutOf(r, longestWatch))
 }
 
 // answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else gets 503: a token

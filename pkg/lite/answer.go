@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -45,85 +46,78 @@ func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account stri
 }
 
 func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) error {
-	info := serve.ParseRequest(r)
+	info, query := serve.ParseRequest(r), r.URL.Query()
+	k := s.store.kindOf(info, kind{account: account})
 	switch {
 	case account == "" && info.Verb == "create" && info.Group == "" && info.Resource == "serviceaccounts" &&
 		info.Subresource == "token":
 		return s.answerToken(w, r, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
-	case r.Method != http.MethodGet || !info.IsResource || info.Subresource != "",
-		info.Verb == "watch" && info.Name != "":
+	case k == nil, r.Method != http.MethodGet, info.Subresource != "", info.Verb == "watch" && info.Name != "",
+		query.Get("labelSelector") != "", query.Get("continue") != "":
+		return unknownAnswer(r)
+	case info.Name == "":
+		return s.answerList(w, r, scope{kind: k, namespace: info.Namespace}, back)
+	}
+	object := s.store.getObject(info, account)
+	if object == nil {
 		return unknownAnswer(r)
 	}
-	k := s.store.kindOf(info, kind{account: account})
+	return serve.WriteObject(w, r, k.resource, object)
+}
+
+// answerList answers a list, or begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The
+// client then continues there from its version.
+//
+// A client may have a newer version than the set, from a bookmark or from another list. It gets the set nevertheless,
+// because a reflector without an answer gives its pods nothing at all. A watch from an older version is refused.
+func (s *Server) answerList(w http.ResponseWriter, r *http.Request, in scope, back <-chan struct{}) error {
 	query := r.URL.Query()
-	if k == nil || query.Get("labelSelector") != "" || query.Get("continue") != "" {
-		return unknownAnswer(r)
-	}
-	if info.Name != "" && info.Verb == "get" {
-		object := s.store.getObject(info, account)
-		if object == nil {
-			return unknownAnswer(r)
-		}
-		return serve.WriteObject(w, r, k.resource, object)
-	}
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	version, objects, ok := s.store.readScope(scope{k, info.Namespace, selector.String()})
-	asked := query.Get("resourceVersion")
-	newest, err := strconv.ParseUint("0"+asked, 10, 64)
+	in.fields = selector.String()
+	version, objects, ok := s.store.readScope(in)
+	newest, err := strconv.ParseUint("0"+query.Get("resourceVersion"), 10, 64)
 	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
 		return unknownAnswer(r)
 	}
-	// A client may have a newer version than the set, from a bookmark or from another list. It gets the set
-	// nevertheless, because a reflector without an answer gives its pods nothing at all. A watch from an older version
-	// is refused.
-	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
-		return serve.WriteList(w, r, k.resource, version, objects)
-	}
-	return s.answerWatch(w, r, k, answered{version, objects, newest, back})
-}
-
-// answered is the state from which a watch is answered.
-type answered struct {
-	version uint64
-	objects []*wire.Object
-	// from is the client's version; 0 if it has none.
-	from uint64
-	back <-chan struct{}
-}
-
-// answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then
-// continues there from its version.
-func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, from answered) error {
-	query := r.URL.Query()
-	end := time.NewTimer(24 * time.Hour)
-	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
-		end.Reset(time.Duration(seconds) * time.Second)
-	}
-	defer end.Stop()
 	initial, bookmark := serve.IsTrue(query, "sendInitialEvents"), uint64(0)
-	if initial && serve.IsTrue(query, "allowWatchBookmarks") {
-		bookmark = from.version
+	switch {
+	case !isWatch(r):
+		return serve.WriteList(w, r, in.kind.resource, version, objects)
+	case initial && serve.IsTrue(query, "allowWatchBookmarks"):
+		bookmark = version
+	case initial, newest == 0:
+	case newest < version:
+		return apierrors.NewResourceExpired(fmt.Sprintf("what changed between version %d and version %d is not known: "+
+			"list again", newest, version))
+	default:
+		objects = nil
 	}
-	if !initial && from.from > 0 {
-		if from.from < from.version {
-			return apierrors.NewResourceExpired(fmt.Sprintf("what changed between version %d and version %d is not "+
-				"known: list again", from.from, from.version))
-		}
-		from.objects = nil
-	}
-	if err := serve.BeginWatch(w, r, k.resource, from.objects, bookmark); err != nil {
+	if err := serve.BeginWatch(w, r, in.kind.resource, objects, bookmark); err != nil {
 		return err
 	}
+	ended, cancel := context.WithTimeout(r.Context(), timeoutOf(r, 24*time.Hour))
+	defer cancel()
 	select {
-	case <-from.back:
-	case <-end.C:
-	case <-r.Context().Done():
+	case <-back:
+	case <-ended.Done():
 	case <-s.stopping.Done():
 	}
 	return nil
+}
+
+func isWatch(r *http.Request) bool {
+	return serve.IsTrue(r.URL.Query(), "watch") || serve.ParseRequest(r).Verb == "watch"
+}
+
+// timeoutOf returns how long a watch lasts.
+func timeoutOf(r *http.Request, most time.Duration) time.Duration {
+	if seconds, err := strconv.ParseUint(r.URL.Query().Get("timeoutSeconds"), 10, 31); err == nil && seconds > 0 {
+		return min(time.Duration(seconds)*time.Second, most) //nolint:gosec // at most 31 bits
+	}
+	return most
 }
 
 // answerToken answers with the token that kube-apiserver gave for the same request, while the token is valid.

@@ -70,6 +70,7 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
 		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
 		sources: map[scope]*follow.Source{}, clients: map[*kind]rest.Interface{}}
+	f.wanted.Store(&needs{})
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -145,39 +146,24 @@ func (f *follower) Run(ctx context.Context) {
 		wg.Go(func() { group.Run(ctx) })
 	}
 	// Each waits for a slow API server, but not for the others.
-	wg.Go(func() { f.repeat(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
-	wg.Go(func() { f.repeat(ctx, f.fetchDue, f.fetch) })
-	ticker := time.NewTicker(againInterval)
-	defer ticker.Stop()
-	for {
-		// Before that, objects that older pods name would be dropped.
-		if f.store.isCurrent(podsOf(f.store.node)) {
-			f.update(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		case <-f.store.needed:
-		}
-	}
+	wg.Go(func() { repeat(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
+	wg.Go(func() { repeat(ctx, f.fetchDue, f.fetch) })
+	repeat(ctx, f.store.needed, f.update)
 }
 
-// repeat calls things with the wanted objects whenever these may have changed, and from time to time.
-func (f *follower) repeat(ctx context.Context, due <-chan struct{}, things ...func(context.Context, needs)) {
+// repeat calls things at once, whenever they are due, and from time to time, until ctx is done.
+func repeat(ctx context.Context, due <-chan struct{}, things ...func(context.Context)) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
+		for _, do := range things {
+			do(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		case <-due:
-		}
-		for _, do := range things {
-			if wanted := f.wanted.Load(); wanted != nil {
-				do(ctx, *wanted)
-			}
 		}
 	}
 }
@@ -192,6 +178,9 @@ func (f *follower) refetch() {
 
 // update follows exactly the objects that the node's pods name and that accounts read.
 func (f *follower) update(ctx context.Context) {
+	if !f.store.isCurrent(podsOf(f.store.node)) {
+		return // objects that older pods name would be dropped
+	}
 	logger := klog.FromContext(ctx)
 	pods, err := f.store.pods()
 	if err != nil {
@@ -231,8 +220,8 @@ func (f *follower) update(ctx context.Context) {
 }
 
 // fetch gets the objects that a node may get, but not follow.
-func (f *follower) fetch(ctx context.Context, wanted needs) {
-	for in := range wanted.scopes {
+func (f *follower) fetch(ctx context.Context) {
+	for in := range f.wanted.Load().scopes {
 		if !in.kind.getOnly || f.store.isFresh(in) {
 			continue
 		}

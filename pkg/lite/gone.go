@@ -99,8 +99,11 @@ func (s *Store) revive(uid types.UID) {
 // forgetGone drops the ends of pods that kube-apiserver has not listed for goneFor. It is called when the whole state
 // is written, so that no file lists a pod and not its end. The caller holds the lock.
 func (s *Store) forgetGone() {
-	if s.set(podsOf(s.node)).current {
-		there := s.podUIDs()
+	if pods := s.set(podsOf(s.node)); pods.current {
+		there := map[types.UID]bool{}
+		for _, o := range pods.objects {
+			there[types.UID(o.UID)] = true
+		}
 		maps.DeleteFunc(s.ends, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
 	}
 }

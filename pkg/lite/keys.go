@@ -147,7 +147,7 @@ func (s *Store) useKeys(encoded []byte) error {
 
 // refreshKeys reads the cluster's keys from time to time. Every ServiceAccount may read them (the ClusterRole
 // system:service-account-issuer-discovery), but the node may not.
-func (f *follower) refreshKeys(ctx context.Context, _ needs) {
+func (f *follower) refreshKeys(ctx context.Context) {
 	f.store.mu.Lock()
 	fresh := time.Since(f.store.keysAt) < refetchInterval
 	f.store.mu.Unlock()

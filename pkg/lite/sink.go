@@ -107,8 +107,8 @@ func (k sink) At(version string, apply func()) {
 	if k.scope == podsOf(s.node) {
 		s.noteContact(time.Now())
 		if number < set.version { // it was restored from a backup, and has the pods of that time
-			for uid := range s.podUIDs() {
-				s.revive(uid)
+			for _, o := range set.objects {
+				s.revive(types.UID(o.UID))
 			}
 		}
 	}

@@ -384,7 +384,10 @@ func (s *Store) takePending(left int64) changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken, groups, sizes, ofTenant := changes{}, map[group]changes{}, map[group]int64{}, map[string]int64{}
-	own, used := []scope{podsOf(s.node), named(nodes, "", s.node)}, s.namespaces()
+	own, used := []scope{podsOf(s.node), named(nodes, "", s.node)}, map[string]bool{}
+	for name := range s.set(own[0]).objects {
+		used[name.Namespace] = true
+	}
 	for key, made := range s.pending {
 		if isLasting(key) { // takeGone takes those
 			continue
@@ -474,24 +477,6 @@ func (c changes) values() map[string][]byte {
 		values[key] = made.bytes()
 	}
 	return values
-}
-
-// podUIDs returns the UIDs of the node's pods, also of those that are gone. The caller holds the lock.
-func (s *Store) podUIDs() map[types.UID]bool {
-	there := map[types.UID]bool{}
-	for _, o := range s.set(podsOf(s.node)).objects {
-		there[types.UID(o.UID)] = true
-	}
-	return there
-}
-
-// namespaces returns the namespaces of the node's pods. The caller holds the lock.
-func (s *Store) namespaces() map[string]bool {
-	used := map[string]bool{}
-	for name := range s.set(podsOf(s.node)).objects {
-		used[name.Namespace] = true
-	}
-	return used
 }
 
 // takeGone returns the changes of gone pods that are not on the disk.
@@ -609,19 +594,16 @@ func (s *Store) readScope(of scope) (version uint64, objects []*wire.Object, ok 
 		return 0, nil, false
 	}
 	for _, o := range set.objects {
-		if s.isGone(of.kind, o) {
-			continue
-		}
+		selected, err := true, error(nil)
 		if set != s.sets[of] {
-			selected, err := of.selects(o)
-			if err != nil {
-				return 0, nil, false
-			}
-			if !selected {
-				continue
-			}
+			selected, err = of.selects(o)
 		}
-		objects = append(objects, o)
+		if err != nil {
+			return 0, nil, false
+		}
+		if selected && !s.isGone(of.kind, o) {
+			objects = append(objects, o)
+		}
 	}
 	slices.SortFunc(objects, (*wire.Object).Compare)
 	return set.version, objects, true

@@ -22,8 +22,8 @@ const (
 
 // renewTokens fetches missing tokens, and renews those that are due. If kube-apiserver does not answer once, the
 // remaining tokens wait for the next call, so that later steps do not wait for each of them.
-func (f *follower) renewTokens(ctx context.Context, wanted needs) {
-	for request := range wanted.tokens {
+func (f *follower) renewTokens(ctx context.Context) {
+	for request := range f.wanted.Load().tokens {
 		kept, ok := f.store.token(request)
 		if ok && !kept.isDue() {
 			continue

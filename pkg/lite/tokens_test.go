@@ -33,7 +33,8 @@ func TestOneTokenOverASilentLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &follower{store: newStore("edge-1"), api: api}
-	f.renewTokens(t.Context(), needs{tokens: map[tokenRequest]struct{}{{Pod: "till-0"}: {}, {Pod: "till-1"}: {}}})
+	f.wanted.Store(&needs{tokens: map[tokenRequest]struct{}{{Pod: "till-0"}: {}, {Pod: "till-1"}: {}}})
+	f.renewTokens(t.Context())
 	if link.asked != 1 {
 		t.Errorf("%d requests for tokens were made", link.asked)
 	}
@@ -103,7 +104,8 @@ func TestTokensWithAnyClock(t *testing.T) {
 			renew := func(times int) int {
 				before := cloud.asked
 				for range times {
-					f.renewTokens(t.Context(), wanted)
+					f.wanted.Store(&wanted)
+					f.renewTokens(t.Context())
 					time.Sleep(time.Second)
 				}
 				return cloud.asked - before

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,15 +50,14 @@ func newExplainCommand() *cobra.Command {
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			body, explanation, err := o.ask(cmd.Context())
+			explanation, err := o.ask(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if o.output == "json" {
-				_, err := cmd.OutOrStdout().Write(body)
-				return err
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(explanation)
 			}
-			return printExplanation(cmd.OutOrStdout(), explanation)
+			return printExplanation(cmd.OutOrStdout(), &explanation)
 		},
 	}
 	f := cmd.Flags()
@@ -72,31 +72,26 @@ func newExplainCommand() *cobra.Command {
 	return cmd
 }
 
-// ask gets the answer, its bytes and what they say.
-func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, error) {
+func (o *explainOptions) ask(ctx context.Context) (answer lite.Explanation, err error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
+		return answer, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
 	}
 	config.Timeout = o.timeout
 	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
+		return answer, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
 	}
 	body, err := client.Get().AbsPath(lite.ExplainPath).MaxRetries(0).DoRaw(ctx)
-	if why := lite.CheckCertificate(o.kubeconfig, time.Now(), nil); err != nil && why != nil {
-		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s: %w", config.Host, why)
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s; does it run, and is --kubeconfig its own? %w",
-			config.Host, err)
+		return answer, fmt.Errorf("no answer from lite-apiserver at %s; does it run, and is --kubeconfig its own? %w",
+			config.Host, cmp.Or(lite.CheckCertificate(o.kubeconfig, time.Now(), nil), err))
 	}
-	explanation := &lite.Explanation{}
-	if err := json.Unmarshal(body, explanation); err != nil || explanation.Node == "" {
-		return nil, nil, errors.New(config.Host + " did not answer like lite-apiserver")
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Node == "" {
+		return answer, errors.New(config.Host + " did not answer like lite-apiserver")
 	}
-	return body, explanation, nil
+	return answer, nil
 }
 
 func printExplanation(out io.Writer, e *lite.Explanation) error {

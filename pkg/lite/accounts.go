@@ -186,7 +186,9 @@ func (s *Server) noteRead(answer *http.Response) {
 		return
 	}
 	if len(s.store.keysOf(parsed)) == 0 {
-		s.store.wantKeys()
+		s.store.mu.Lock()
+		s.store.keysAt = time.Time{} // they are fetched again
+		s.store.mu.Unlock()
 	}
 	if in, ok := s.store.scopeOf(answer.Request, said.account()); ok {
 		s.store.noteScope(in, readUntil(answer.Request))

@@ -86,7 +86,6 @@ func (f *follower) patchStatus(ctx context.Context, within time.Duration, condit
 	if err != nil {
 		return err
 	}
-	_, err = answerTo(ctx, f.api.Patch(types.StrategicMergePatchType).Timeout(within).Body(patch).
-		AbsPath("/api/v1/nodes", f.store.node, "status"))
-	return err
+	return f.api.Patch(types.StrategicMergePatchType).Timeout(within).MaxRetries(0).Body(patch).
+		AbsPath("/api/v1/nodes", f.store.node, "status").Do(ctx).Error()
 }

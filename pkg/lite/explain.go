@@ -45,11 +45,22 @@ type PodExplanation struct {
 // explain returns which pods would start now. It leaves out static pods, because the kubelet has them from files, and
 // pods that have ended, except those that a shutdown of the node has ended.
 func (s *Server) explain() Explanation {
-	e := Explanation{Node: s.store.node, Missing: s.missing(), Unsaved: s.store.unsaved(), NotOnDisk: s.notOnDisk(),
-		Pods: []PodExplanation{}}
+	e := Explanation{Node: s.store.node, NotOnDisk: s.notOnDisk(), Pods: []PodExplanation{}}
+	s.store.mu.Lock()
+	for _, in := range always(s.store.node) {
+		if set := s.store.set(in); set.version == 0 {
+			e.Missing = append(e.Missing, in.kind.Resource+" are not known yet")
+		} else if !set.saved {
+			e.Unsaved = append(e.Unsaved, in.kind.Resource+" are not on the disk yet")
+		}
+	}
+	s.store.mu.Unlock()
 	pods, err := s.store.pods()
-	if err != nil {
-		e.Missing = append(e.Missing, err.Error())
+	for _, err := range []error{s.checkAge(), CheckCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()),
+		err} {
+		if err != nil {
+			e.Missing = append(e.Missing, err.Error())
+		}
 	}
 	verified, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
 	left := s.store.keep(newNeeds(), s.store.ofPods(pods))
@@ -77,36 +88,6 @@ func (s *Store) isUnsaved(keys ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(keys, func(key string) bool { return s.pending[key] != nil })
-}
-
-// unsaved returns the sets that a node always needs and that have never been on the disk.
-func (s *Store) unsaved() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var missing []string
-	for _, in := range always(s.node) {
-		if set := s.sets[in]; set != nil && set.version > 0 && !set.saved {
-			missing = append(missing, in.kind.Resource+" are not on the disk yet")
-		}
-	}
-	return missing
-}
-
-// missing returns why the kubelet could not start any pod now.
-func (s *Server) missing() []string {
-	var missing []string
-	for _, in := range always(s.store.node) {
-		if s.store.versionOf(in) == "" {
-			missing = append(missing, in.kind.Resource+" are not known yet")
-		}
-	}
-	if err := s.checkAge(); err != nil {
-		missing = append(missing, err.Error())
-	}
-	if err := CheckCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()); err != nil {
-		missing = append(missing, err.Error())
-	}
-	return missing
 }
 
 // missing returns why a pod would not start now.
@@ -261,12 +242,7 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 
 func (s *Server) serveExplanation(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	answer, err := json.Marshal(s.explained.Load())
-	if err != nil { // it has only texts
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	_, _ = w.Write(answer) // if the client is gone, its request ends
+	_ = json.NewEncoder(w).Encode(s.explained.Load()) // if the client is gone, its request ends
 }
 
 // Stuck returns the pods that would not start.

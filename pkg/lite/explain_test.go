@@ -293,7 +293,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("with pods that have ended: %v", said)
 	}
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
-	if missing := f.server.missing(); len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
+	if missing := f.server.explain().Missing; len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
 		t.Errorf("got %q", missing)
 	}
 }
@@ -447,18 +447,19 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 			sink{s, in}.At(version, func() {})
 		}
 	}
+	unsaved := func(s *Store) []string { return (&Server{store: s}).explain().Unsaved }
 	reach("1")
-	if unsaved := s.unsaved(); len(unsaved) != len(always("node0")) {
+	if unsaved := unsaved(s); len(unsaved) != len(always("node0")) {
 		t.Errorf("before a commit: %q", unsaved)
 	}
 	state := taken(s, hourlyBytes)
-	if unsaved := s.unsaved(); len(unsaved) == 0 {
+	if unsaved := unsaved(s); len(unsaved) == 0 {
 		t.Error("after a commit that failed")
 	}
 	s.noteSaved(s.takePending(hourlyBytes))
 	reach("2")
 	next := newStore("node0")
-	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {
-		t.Errorf("after a commit: %q, after a start: %q, %v", s.unsaved(), next.unsaved(), problems)
+	if problems := next.load(state); len(problems) > 0 || len(unsaved(s))+len(unsaved(next)) > 0 {
+		t.Errorf("after a commit: %q, after a start: %q, %v", unsaved(s), unsaved(next), problems)
 	}
 }

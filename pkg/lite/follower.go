@@ -12,9 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -83,13 +81,11 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	return f, nil
 }
 
-// apiFor makes a client that decodes only errors, and reads at most answerLimit of an answer.
+// apiFor makes a client for single requests, which reads at most answerLimit of an answer.
 func apiFor(config *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 	return rest.UnversionedRESTClientFor(config)
 }
 
@@ -106,18 +102,6 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = http.MaxBytesReader(nil, response.Body, answerLimit)
 	}
 	return response, err
-}
-
-// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
-func (t bounded) WrappedRoundTripper() http.RoundTripper { return t.next }
-
-// answerTo sends a request once, and returns the body of the answer, or kube-apiserver's error.
-func answerTo(ctx context.Context, request *rest.Request) ([]byte, error) {
-	result := request.MaxRetries(0).Do(ctx)
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	return result.Raw()
 }
 
 func (f *follower) follow(in scope) error {

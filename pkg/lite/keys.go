@@ -124,13 +124,6 @@ func (s *Store) runs(namespace string, pod tokenObject) bool {
 	return o != nil && pod.UID != "" && o.UID == string(pod.UID)
 }
 
-// wantKeys asks for the cluster's keys, because one is not known.
-func (s *Store) wantKeys() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.keysAt = time.Time{}
-}
-
 // useKeys starts to use the cluster's keys, a JSON Web Key Set. The caller holds the lock.
 func (s *Store) useKeys(encoded []byte) error {
 	var keys jose.JSONWebKeySet
@@ -154,7 +147,7 @@ func (f *follower) refreshKeys(ctx context.Context) {
 	if fresh || f.asAny == nil {
 		return
 	}
-	encoded, err := answerTo(ctx, f.asAny.Get().AbsPath("/openid/v1/jwks").Timeout(tokenTimeout))
+	encoded, err := f.asAny.Get().Timeout(tokenTimeout).MaxRetries(0).AbsPath("/openid/v1/jwks").DoRaw(ctx)
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
 	before := f.store.encodedKeys

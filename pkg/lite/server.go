@@ -141,7 +141,6 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 
 // connect makes the handlers that pass requests to kube-apiserver.
 func (s *Server) connect() error {
-	own := func(config *rest.Config) *rest.Config { return config }
 	s.link = s.connection.Link()
 	s.link.Require("/api/v1/nodes/" + s.store.node)
 	config, err := s.connection.Config()
@@ -157,7 +156,7 @@ func (s *Server) connect() error {
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
-	if s.asKubelet, err = s.forward(own, s.settleRemoval); err != nil {
+	if s.asKubelet, err = s.forward(rest.CopyConfig, s.settleRemoval); err != nil {
 		return err
 	}
 	s.asCaller, err = s.forward(rest.AnonymousClientConfig, s.noteRead)

@@ -84,8 +84,8 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 		return token{}, err
 	}
 	fetched := time.Now()
-	answer, err := answerTo(ctx, f.api.Post().Timeout(tokenTimeout).Body(body).
-		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token"))
+	answer, err := f.api.Post().Timeout(tokenTimeout).MaxRetries(0).Body(body).
+		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token").DoRaw(ctx)
 	if err != nil {
 		return token{}, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,7 +130,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 		return err
 	}
 	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
-	printer := diff.Printer{Out: c.stdout, Err: c.stderr, Program: strings.Fields(os.Getenv(externalDiff))}
+	program := strings.Fields(cmp.Or(os.Getenv(externalDiff), "diff -u -N"))
 	differ, refused := false, false
 	for _, grid := range grids {
 		switch {
@@ -144,11 +145,11 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 			return cluster.Explain(err)
 		}
 		for _, answer := range answers {
-			if err := printer.Print(ctx, answer); err != nil {
+			if err := answer.Print(ctx, program, c.stdout, c.stderr); err != nil {
 				return err
 			}
 			differ = differ || answer.Differs()
-			refused = refused || answer.Refused != ""
+			refused = refused || answer.Refused
 		}
 	}
 	switch {

@@ -2,10 +2,13 @@ package diff
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -29,10 +33,25 @@ type Manifests struct {
 func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{}
 	for _, name := range names {
-		for _, file := range filesIn(name) {
-			if err := m.read(file, stdin); err != nil {
-				return nil, err
+		err := filepath.WalkDir(name, func(file string, entry fs.DirEntry, err error) error {
+			switch {
+			case file == "-":
+				return m.read(stdin)
+			case err != nil:
+				return err
+			case entry.IsDir() && file != name:
+				return fs.SkipDir
+			case entry.IsDir(), file != name && !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file)):
+				return nil
 			}
+			data, err := os.ReadFile(file) //nolint:gosec // the file that the user names
+			if err == nil {
+				err = m.read(bytes.NewReader(data))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
 		}
 	}
 	if len(m.Grids) == 0 {
@@ -41,32 +60,9 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	return m, nil
 }
 
-// filesIn returns the manifests in a directory, or the name itself if it is not one that can be read.
-func filesIn(name string) (files []string) {
-	entries, err := os.ReadDir(name)
-	if err != nil { // reading the file finds the error, if the name is not stdin
-		return []string{name}
-	}
-	for _, entry := range entries {
-		if !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
-			files = append(files, filepath.Join(name, entry.Name()))
-		}
-	}
-	return files
-}
-
-// read reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
-func (m *Manifests) read(name string, stdin io.Reader) error {
-	if name == "-" {
-		name = "stdin"
-	} else {
-		data, err := os.ReadFile(name) //nolint:gosec // the file that the user names
-		if err != nil {
-			return fmt.Errorf("reading: %w", err)
-		}
-		stdin = bytes.NewReader(data)
-	}
-	decoder := yaml.NewYAMLOrJSONDecoder(stdin, 4096)
+// read reads a stream of YAML or JSON documents.
+func (m *Manifests) read(in io.Reader) error {
+	decoder := yaml.NewYAMLOrJSONDecoder(in, 4096)
 	for {
 		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
 		err := decoder.Decode(&raw)
@@ -79,7 +75,7 @@ func (m *Manifests) read(name string, stdin io.Reader) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%s: reading: %w", name, err)
+			return err
 		}
 	}
 }
@@ -87,26 +83,58 @@ func (m *Manifests) read(name string, stdin io.Reader) error {
 // add adds an object, or those of a List.
 func (m *Manifests) add(object runtime.Object) error {
 	u, ok := object.(*unstructured.Unstructured)
-	if !ok || u.GetKind() == "" || u.GetAPIVersion() == "" {
-		return errors.New("an object without apiVersion or kind")
-	}
-	if u.IsList() {
+	switch {
+	case ok && u.IsList():
 		return u.EachListItem(m.add)
-	}
-	if _, ok := kindOf(u); ok {
+	case ok && kindOf(u) != nil:
 		m.Grids = append(m.Grids, u)
-	} else {
+	default:
 		m.Others++
 	}
 	return nil
 }
 
-// kindOf returns the kind of grid that an object is; ok is false if it is not a grid.
-func kindOf(u *unstructured.Unstructured) (kind v1.GridKind, ok bool) {
+// kindOf returns the kind of grid that an object is; nil if it is not a grid.
+func kindOf(u *unstructured.Unstructured) *v1.GridKind {
 	for _, k := range v1.Kinds {
 		if u.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind) {
-			return k, true
+			return &k
 		}
 	}
-	return v1.GridKind{}, false
+	return nil
+}
+
+// Print writes the changes, below lines with their sites. A program compares two files, and ends with 1 if they differ.
+func (a *Answer) Print(ctx context.Context, program []string, out, problems io.Writer) error {
+	lines := slices.Concat([]string{a.Title}, a.Notes)
+	if len(a.Sites) > 1 {
+		lines = slices.Insert(lines, 1, fmt.Sprintf("the same for %s: %s", enumerate.Count(len(a.Sites)-1, "site"),
+			enumerate.First(a.Sites[1:], len(a.Sites))))
+	}
+	if a.Differs() || len(a.Notes) > 0 {
+		fmt.Fprintln(out, "# "+strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n# "))
+	}
+	if !a.Differs() {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "kubectl-grid-")
+	if err != nil {
+		return fmt.Errorf("comparing: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	command := exec.CommandContext(ctx, program[0], program[1:]...) //nolint:gosec // the user's own choice
+	command.Dir, command.Stdout, command.Stderr = dir, out, problems
+	for _, of := range []struct{ state, text string }{{"LIVE", a.Live}, {"MERGED", a.Merged}} {
+		file := filepath.Join(of.state, a.Child+".yaml")
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, of.state), 0o700),
+			os.WriteFile(filepath.Join(dir, file), []byte(of.text), 0o600))
+		command.Args = append(command.Args, file)
+	}
+	if err == nil {
+		err = command.Run()
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); err == nil || (ok && exit.ExitCode() == 1) {
+		return nil
+	}
+	return fmt.Errorf("comparing with %s: %w", program[0], err)
 }

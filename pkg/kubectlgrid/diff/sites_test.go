@@ -89,9 +89,23 @@ func someone(t *testing.T, patch string) func(client.Client) {
 	}
 }
 
-func replicas(workload *unstructured.Unstructured) int64 {
-	number, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+func replicas(t *testing.T, workload string) float64 {
+	t.Helper()
+	number, _, err := unstructured.NestedFloat64(object(t, workload).Object, "spec", "replicas")
+	if err != nil {
+		t.Fatal(err)
+	}
 	return number
+}
+
+// compare returns the answers about children, after the one about the grid itself.
+func (s Source) compare(t *testing.T, manifest string) []*Answer {
+	t.Helper()
+	answers, err := s.Compare(t.Context(), object(t, manifest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers[1:]
 }
 
 // TestNoSiteHides: a site is answered for by another one only if it has the same now and gets the same.
@@ -131,20 +145,17 @@ func TestNoSiteHides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answers, err := applied(t, c.before, c.then, sites...).Compare(t.Context(), object(t, c.after))
-			if err != nil {
-				t.Fatal(err)
-			}
 			var got []string
-			for _, a := range answers {
-				if a.Refused != "" {
-					t.Errorf("refused: %s", a.Refused)
+			for _, a := range applied(t, c.before, c.then, sites...).compare(t, c.after) {
+				if a.Refused {
+					t.Errorf("refused: %s", a.Notes)
 				}
 				if strings.Contains(strings.Join(a.Notes, ""), "keeps the number it has") &&
-					replicas(a.Live) != replicas(a.Merged) {
-					t.Errorf("the replicas change from %d to %d", replicas(a.Live), replicas(a.Merged))
+					replicas(t, a.Live) != replicas(t, a.Merged) {
+					t.Errorf("the replicas change from %s to %s", a.Live, a.Merged)
 				}
-				got = append(got, a.Template+": "+strings.Join(append(a.Sites, a.Notes...), " "))
+				_, template, _ := strings.Cut(strings.TrimSuffix(a.Title, ", site "+a.Sites[0]), "template ")
+				got = append(got, template+": "+strings.Join(append(a.Sites, a.Notes...), " "))
 			}
 			if got := strings.Join(got, "; "); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
@@ -157,9 +168,9 @@ func TestNoSiteHides(t *testing.T) {
 func TestReplicasOfOthers(t *testing.T) {
 	t.Parallel()
 	s := applied(t, webSpec("one", ""), someone(t, `{"spec":{"replicas":7}}`), "z")
-	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
-	if err != nil || len(answers) != 1 || len(answers[0].Notes) > 0 || replicas(answers[0].Merged) != 7 {
-		t.Errorf("got %+v, %v", answers, err)
+	answers := s.compare(t, webSpec("two", ""))
+	if len(answers) != 1 || len(answers[0].Notes) > 0 || replicas(t, answers[0].Merged) != 7 {
+		t.Errorf("got %+v", answers)
 	}
 }
 
@@ -183,21 +194,24 @@ func TestNameOfAnother(t *testing.T) {
 			t.Parallel()
 			s := applied(t, webSpec("one", ""), someone(t, c.patch), "a", "z")
 			s.Site = "z"
-			answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
-			if err != nil || len(answers) != 1 {
-				t.Fatalf("%v, %v", answers, err)
+			answers := s.compare(t, webSpec("two", ""))
+			if len(answers) != 1 {
+				t.Fatalf("%v", answers)
 			}
 			a := answers[0]
-			if a.Sites[0] != "z" || !strings.HasPrefix(a.Refused, c.refused) || (c.refused == "") != a.Differs() {
+			said := strings.Join(a.Notes, "; ")
+			if a.Sites[0] != "z" || a.Refused != (c.refused != "") || a.Refused == a.Differs() ||
+				!strings.Contains(said, "REFUSED: "+c.refused) && a.Refused {
 				t.Errorf("got %+v", a)
 			}
-			if a.Merged == nil {
+			if a.Merged == "" {
 				return
 			}
-			_, selects, _ := unstructured.NestedString(a.Merged.Object, "spec", "template", "metadata", "labels",
+			merged := object(t, a.Merged)
+			_, selects, _ := unstructured.NestedString(merged.Object, "spec", "template", "metadata", "labels",
 				v1.LabelGridSite)
-			if a.Merged.GetName() != c.child || selects != (c.child != "web-z") {
-				t.Errorf("got %v", a.Merged.Object)
+			if merged.GetName() != c.child || selects != (c.child != "web-z") {
+				t.Errorf("got %s", a.Merged)
 			}
 		})
 	}
@@ -206,15 +220,16 @@ func TestNameOfAnother(t *testing.T) {
 // TestNewKey: a site of the new key has no workload yet, and the answer says what becomes of those of the old key.
 func TestNewKey(t *testing.T) {
 	t.Parallel()
-	s := applied(t, webSpec("one", ""), nil, "a")
+	followed := strings.Replace(webSpec("one", ""), "spec:", "status: {gridUniqKey: zone1}, spec:", 1)
+	s := applied(t, followed, nil, "a")
 	s.Nodes["new"] = topology.Labels{"rack": "r1"}
 	answers, err := s.Compare(t.Context(), object(t, strings.Replace(webSpec("one", ""), "zone1", "rack", 1)))
-	if err != nil || len(answers) != 1 {
+	if err != nil || len(answers) != 2 {
 		t.Fatalf("%v, %v", answers, err)
 	}
-	if a := answers[0]; a.Live != nil || a.Merged.GetName() != "web-r1" || len(a.Notes) != 1 ||
-		!strings.HasPrefix(a.Notes[0], "gridUniqKey changes from zone1 to rack: ") {
-		t.Errorf("got %+v", a)
+	if about, a := answers[0], answers[1]; a.Live != "" || a.Child != "Deployment.shop.web-r1" ||
+		len(about.Notes) != 1 || !strings.HasPrefix(about.Notes[0], "gridUniqKey changes from zone1 to rack: ") {
+		t.Errorf("got %+v, %+v", about, a)
 	}
 }
 
@@ -238,11 +253,11 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 			if rollout != "" {
 				annotations[v1.AnnotationRevision] = revision.Name
 			}
-			answers, err := s.Compare(t.Context(), object(t, manifest))
-			if err != nil || len(answers) != 1 {
-				t.Fatalf("%v, %v", answers, err)
+			answers := s.compare(t, manifest)
+			if len(answers) != 1 {
+				t.Fatalf("%v", answers)
 			}
-			got, _, err := unstructured.NestedMap(answers[0].Merged.Object, "metadata", "annotations")
+			got, _, err := unstructured.NestedMap(object(t, answers[0].Merged).Object, "metadata", "annotations")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -279,7 +294,8 @@ func TestUnreadableWaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(answers) != 1 || !strings.Contains(answers[0].Refused, "spec.rollout.waves[eu].sites: ") {
+	if len(answers) != 1 || !answers[0].Refused ||
+		!strings.Contains(answers[0].Notes[0], "REFUSED: spec.rollout.waves[eu].sites: ") {
 		t.Errorf("got %+v", answers[0])
 	}
 }
@@ -289,14 +305,11 @@ func TestSiteOfAnEmptyValue(t *testing.T) {
 	t.Parallel()
 	s := applied(t, webSpec("one", ""), nil, "a")
 	s.Nodes["unnamed"], s.Nodes["elsewhere"] = topology.Labels{"zone1": ""}, topology.Labels{}
-	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := s.compare(t, webSpec("two", ""))
 	var out strings.Builder
 	for _, answer := range answers {
-		answer.Live, answer.Merged = nil, nil
-		if err := (Printer{Out: &out, Err: &out}).Print(t.Context(), answer); err != nil {
+		answer.Live, answer.Merged = "", ""
+		if err := answer.Print(t.Context(), nil, &out, &out); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,9 +66,8 @@ func (p *planner) begin() {
 	p.heard = p.lastHeard()
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
-	case p.Status != nil && p.Update == p.Revision:
+	case p.Status != nil && p.Status.StartTime != nil && p.Update == p.Revision:
 		p.status = p.Status.DeepCopy()
-		p.upgrade()
 		p.wentBack = p.status.GoesBack != ""
 		for i := range p.status.Sites {
 			of := &p.status.Sites[i]
@@ -113,60 +111,6 @@ func (p *planner) gate(wave int) string { return cmp.Or(p.specs[wave].Name, rest
 func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
 }
-
-// upgrade reads the status of an older controller. There the proven sites are those that have the revision and are not
-// listed, passed gates are waves in state Done, and decisions are phases.
-func (p *planner) upgrade() {
-	s := p.status
-	if s.StartTime == nil {
-		p.stampStart()
-	}
-	if s.HaltTime != nil && s.HaltReason == "" {
-		s.HaltReason = v1.HaltFailures
-		if s.Phase == v1.RolloutOutage {
-			s.HaltReason = v1.HaltOutage
-		}
-	}
-	back := s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack
-	if back && s.GoesBack == "" {
-		s.GoesBack, _, _ = strings.Cut(s.Message, goingBack)
-		s.GoesBack = cmp.Or(s.GoesBack, "sites failed")
-	}
-	accepted, listed := readMarks(s.AcceptedSites), map[string]bool{}
-	s.Sites = slices.DeleteFunc(s.Sites, func(of v1.RolloutSite) bool {
-		listed[of.Name] = true
-		if of.State != "Accepted" {
-			return false
-		}
-		accepted.add(&Site{Name: of.Name})
-		return true
-	})
-	s.AcceptedSites = accepted.list()
-	if len(s.Passed)+len(s.ProvenSites) > 0 {
-		return
-	}
-	if s.Phase == v1.RolloutComplete {
-		s.Passed = []string{allGates}
-		return
-	}
-	if s.Proven == 0 && !slices.ContainsFunc(s.Waves, isDone) {
-		return
-	}
-	for _, wave := range s.Waves {
-		if isDone(wave) {
-			s.Passed = append(s.Passed, cmp.Or(wave.Name, restWave))
-		}
-	}
-	proofs := marks{}
-	for i := range p.Sites {
-		if u := &p.Sites[i]; p.has(u) && !u.Idle && !listed[u.Name] {
-			proofs.add(u)
-		}
-	}
-	s.ProvenSites = proofs.list()
-}
-
-func isDone(wave v1.WaveStatus) bool { return wave.State == v1.WaveDone }
 
 // joinWaves makes one wave of all sites. They only have to become ready to prove the revision.
 func (p *planner) joinWaves() {

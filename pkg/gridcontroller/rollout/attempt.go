@@ -68,7 +68,6 @@ func (p *planner) begin() {
 	switch {
 	case p.Status != nil && p.Status.StartTime != nil && p.Update == p.Revision:
 		p.status = p.Status.DeepCopy()
-		p.wentBack = p.status.GoesBack != ""
 		for i := range p.status.Sites {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State
@@ -123,25 +122,15 @@ func (p *planner) joinWaves() {
 	}
 }
 
-// attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it.
+// attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites that
+// are silent already are no outage.
 func (p *planner) attempt() {
-	p.status = &v1.RolloutStatus{AtOnce: p.AtOnce == p.Revision}
-	p.stampStart()
-}
-
-// stampStart records when the attempt began, and how many sites were reachable then.
-func (p *planner) stampStart() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
 		start = last.StartTime.Add(time.Second) // the start time identifies the attempt
 	}
-	p.status.StartTime = &metav1.Time{Time: start}
-	p.status.ReachableAtStart = 0
-	for i := range p.Sites {
-		if !p.Sites[i].Silent {
-			p.status.ReachableAtStart++
-		}
-	}
+	p.status = &v1.RolloutStatus{AtOnce: p.AtOnce == p.Revision, StartTime: &metav1.Time{Time: start}}
+	p.acceptSilence()
 }
 
 // complete completes the rollout: its revision becomes the currentRevision.

@@ -19,7 +19,7 @@ func (p *planner) goBack() {
 	if undo {
 		phase, text = v1.RolloutProgressing, "going back: "
 	}
-	if !p.wentBack {
+	if p.Status == nil || p.Status.GoesBack == "" || !p.Status.StartTime.Equal(p.status.StartTime) {
 		p.setPhase(phase, p.current(), text+"begins")
 		p.again(p.Now)
 		return

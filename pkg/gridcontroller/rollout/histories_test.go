@@ -494,6 +494,8 @@ func TestSilentSitesFillTheList(t *testing.T) {
 			h.since[u.Name] = h.in.Now.Add(time.Hour)
 		}
 	}
+	h.pass()
+	h.in.Status.OutageAccepted = &metav1.Time{Time: h.in.Now}
 	h.last(20 * time.Minute)
 	if h.in.Status.Awaits == "" {
 		t.Fatalf("%s %q", h.in.Status.Phase, h.in.Status.Message)
@@ -573,6 +575,31 @@ func TestHeldSitesFillTheList(t *testing.T) {
 	h.last(2 * time.Hour)
 	if got := len(h.with("new")); got != 20 || h.in.Status.Phase != v1.RolloutComplete {
 		t.Errorf("%d have it: %s %q", got, h.in.Status.Phase, h.in.Status.Message)
+	}
+}
+
+// TestOutageReadsOneClock: the clock of the control plane, which says since when sites are silent, is hours before or
+// after the controller's. Sites that were silent when the attempt began make no outage, and those that fall silent later
+// do, until somebody resumes it.
+func TestOutageReadsOneClock(t *testing.T) {
+	for _, off := range []time.Duration{-5 * time.Hour, 0, 5 * time.Hour} {
+		h := begins(t, rest(30*time.Minute, 1), many(6))
+		silent := func(first, last int) {
+			for i := first; i <= last; i++ {
+				u := h.sites[fmt.Sprintf("u%04d", i)]
+				u.Silent, u.SilentSince, u.Ready = true, h.in.Now.Add(off), false
+			}
+		}
+		silent(2, 5)
+		h.last(time.Minute)
+		h.expect(fmt.Sprint("silent before, ", off), v1.RolloutProgressing, "u0000")
+		h.last(time.Minute)
+		silent(0, 1)
+		h.last(time.Minute)
+		h.expect(fmt.Sprint("all are silent, ", off), v1.RolloutOutage, "u0000")
+		h.in.Resumed = h.in.Status.HaltTime.UTC().Format(time.RFC3339)
+		h.last(time.Minute)
+		h.expect(fmt.Sprint("resumed, ", off), v1.RolloutAwaitingApproval, "u0000")
 	}
 }
 

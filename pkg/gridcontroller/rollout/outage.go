@@ -18,45 +18,54 @@ const (
 	outageShare  = 10
 )
 
-// findOutage finds out whether so many sites fell silent that the change is probably not the cause.
+// findOutage finds out whether so many sites fell silent that the change is probably not the cause. The times are those
+// of the node controller's clock, and are compared with each other only.
 func (p *planner) findOutage() {
 	var times []time.Time
-	reachable := 0 // since the attempt began
-	for _, site := range p.Sites {
-		if site.Silent && site.SilentSince.Before(p.status.StartTime.Time) {
-			continue
-		}
-		reachable++
-		accepted := p.status.OutageAccepted != nil && !site.SilentSince.After(p.status.OutageAccepted.Time)
-		if site.Silent && !accepted {
+	reachable := 0
+	for i := range p.Sites {
+		if site := &p.Sites[i]; p.fellSilent(site) {
 			times = append(times, site.SilentSince)
+		} else if !site.Silent {
+			reachable++
 		}
 	}
+	reachable += len(times)
 	slices.SortFunc(times, time.Time.Compare)
 	outage := 2*len(times) > reachable
-	for first, last := 0, 0; last < len(times); last++ {
-		for times[last].Sub(times[first]) > outageWindow {
-			first++
-		}
-		n := last - first + 1
-		outage = outage || (n >= outageLeast && outageShare*n > reachable)
+	most := max(outageLeast, reachable/outageShare+1)
+	for last := most - 1; last < len(times); last++ {
+		outage = outage || times[last].Sub(times[last-most+1]) <= outageWindow
 	}
 	begun := p.status.HaltReason == v1.HaltOutage
 	switch {
-	case !outage && begun:
+	case begun && (!outage || p.resumed()):
+		if outage {
+			p.acceptSilence()
+		}
 		p.goOn()
-	case !outage:
-	case begun && p.resumed():
-		// Everything that is silent now is accepted, so that the next plan finds no outage.
-		p.status.OutageAccepted = &metav1.Time{Time: times[len(times)-1].Add(time.Second)}
-		p.goOn()
-	default:
-		p.outage, p.silence = true, fmt.Sprintf("%d of the %d sites that have been reachable since it began are "+
-			"silent; no site starts until fewer are, or somebody resumes it", len(times), reachable)
+	case outage:
+		p.outage = fmt.Sprintf("%d of the %d sites that have been reachable since it began are silent; no site starts "+
+			"until fewer are, or somebody resumes it", len(times), reachable)
 		if p.status.HaltTime == nil && !p.done && p.status.GoesBack == "" {
 			p.stop(v1.HaltOutage)
 		}
 	}
+}
+
+// acceptSilence lets the sites that are silent now make no outage.
+func (p *planner) acceptSilence() {
+	for i := range p.Sites {
+		if p.fellSilent(&p.Sites[i]) {
+			p.status.OutageAccepted = &metav1.Time{Time: p.Sites[i].SilentSince}
+		}
+	}
+}
+
+// fellSilent reports whether a site has fallen silent since then.
+func (p *planner) fellSilent(u *Site) bool {
+	accepted := p.status.OutageAccepted
+	return u.Silent && (accepted == nil || u.SilentSince.After(accepted.Time))
 }
 
 // stop records that a person has to resume the rollout, and since when. goOn ends that.
@@ -78,10 +87,9 @@ func (p *planner) resumed() bool {
 
 // stamp returns a new HaltTime that differs from the last one and from the one that somebody has resumed.
 func (p *planner) stamp() *metav1.Time {
-	at := p.Now.Truncate(time.Second)
-	last := p.status.HaltTime
-	for p.Resumed == at.UTC().Format(time.RFC3339) || (last != nil && at.Equal(last.Time)) {
-		at = at.Add(time.Second)
+	at := p.second()
+	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
+		at.Time = at.Add(time.Second)
 	}
-	return &metav1.Time{Time: at}
+	return at
 }

@@ -135,20 +135,10 @@ type planner struct {
 	listed  map[string]*v1.RolloutSite
 	written map[string]v1.RolloutSiteState
 	absent  map[string]*v1.RolloutSite
-	// unlisted is how many more sites have the unproven revision than can be listed.
-	unlisted int
-	// soaks is when the last of the soaking sites is done; zero if none soaks.
-	soaks time.Time
-	// outage: so many sites are silent that no further site starts, as silence says. still: no further site starts,
-	// because of failures after completion. resuming: somebody has just resumed it, and the status must be written
-	// first.
-	outage, still, resuming bool
-	silence                 string
-	// crowded: a site has not begun because the status can list no further one.
-	crowded bool
-	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap or the leap. wentBack: the
-	// written status of this attempt says that sites go back.
-	within, moved, wentBack bool
+	// outage says that so many sites are silent that no further site starts; empty if they are not. within: at most
+	// maxFailures sites have failed. resuming: somebody has just resumed it, and the status must be written first.
+	outage           string
+	within, resuming bool
 	// heard is that of the written status.
 	heard Heard
 }
@@ -176,8 +166,8 @@ func NewPlan(in Input) Plan {
 		p.setPhase(v1.RolloutPaused, p.current(), "paused")
 	case p.status.GoesBack != "":
 		p.goBack()
-	case p.outage && !p.done:
-		p.setPhase(v1.RolloutOutage, p.current(), p.silence)
+	case p.outage != "" && !p.done:
+		p.setPhase(v1.RolloutOutage, p.current(), p.outage)
 	default:
 		p.advance()
 	}
@@ -267,9 +257,10 @@ func (p *planner) excused(u *Site) bool {
 	return p.knownSilent(u) && of.SilenceApproved
 }
 
-// takesPlace reports whether a site is listed and counts towards the limit of its wave.
+// takesPlace reports whether a site counts towards the limit of its wave: it is listed, or has the revision unproven and
+// the list is full.
 func (p *planner) takesPlace(u *Site) bool {
-	return p.listed[u.Name] != nil && !p.excused(u)
+	return (p.listed[u.Name] != nil || (p.has(u) && !p.proven(u))) && !p.excused(u)
 }
 
 // room reports whether the status can list one more site.

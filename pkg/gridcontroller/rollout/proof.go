@@ -49,35 +49,17 @@ func (p *planner) list() {
 			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
 			continue
 		}
-		if !p.room() && !p.dropPending() {
-			p.unlisted++
-			continue
-		}
-		p.enlist(u, v1.RolloutSiteProgressing, "")
-	}
-}
-
-// dropPending takes a site off the list that has not got the revision yet, if there is one. Otherwise such sites fill
-// the list, and wait for one that is not listed.
-func (p *planner) dropPending() bool {
-	if p.unlisted > 0 {
-		return false // there was none
-	}
-	for i := range slices.Backward(p.Sites) {
-		u := &p.Sites[i]
-		if of := p.listed[u.Name]; of != nil && of.State == v1.RolloutSitePending && !p.has(u) {
-			delete(p.listed, u.Name)
-			return true
+		if p.room() {
+			p.enlist(u, v1.RolloutSiteProgressing, "")
 		}
 	}
-	return false
 }
 
 // broken reports whether a site does not work with the revision. For a silent site this is not known. A DaemonSet
 // makes no progress while a node is silent, and works if its other pods do.
 func (p *planner) broken(u *Site) bool {
 	works := p.has(u) && p.ready(u)
-	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && !p.outage
+	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && p.outage == ""
 }
 
 // follow follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.
@@ -91,7 +73,7 @@ func (p *planner) follow(u *Site) {
 		return
 	}
 	p.startAnew(u, of)
-	p.stopClocks(of, p.silent(u) || u.Held || p.outage || p.mustWait(u) || u.Unread)
+	p.stopClocks(of, p.silent(u) || u.Held || p.outage != "" || p.mustWait(u) || u.Unread)
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -109,7 +91,7 @@ func (p *planner) follow(u *Site) {
 	case p.silent(u):
 		p.pauseSoak(u, of)
 		p.suspect(u, of)
-	case !p.outage:
+	case p.outage == "":
 		p.prove(u, of)
 	}
 }
@@ -195,7 +177,6 @@ func (p *planner) catchUp() {
 	for _, of := range p.listed {
 		if of.SilentTime == nil && gap > 0 {
 			move(gap, &of.Since, &of.CheckTime)
-			p.moved = true
 		}
 	}
 }
@@ -205,7 +186,6 @@ func (p *planner) leap(by time.Duration) {
 	if by = by.Truncate(time.Second); by != 0 {
 		for _, of := range p.listed {
 			move(by, &of.Since, &of.CheckTime, &of.ReadyTime, &of.SilentTime)
-			p.moved = true
 		}
 	}
 }
@@ -220,7 +200,7 @@ func (p *planner) stampHeard() {
 	if s.HeardTime != nil {
 		until = s.HeardTime.Add(p.Deadline / 2)
 	}
-	switch same := !p.moved && equality.Semantic.DeepEqual(s, was); {
+	switch same := equality.Semantic.DeepEqual(s, was); {
 	case same && !p.clocksRun():
 	case same && p.Now.Before(until):
 		p.again(until)
@@ -294,7 +274,7 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 		p.again(p.Now)
 	case u.Exists && u.Wave > p.current(): // it has moved, and it is not its turn there
 		delete(p.listed, u.Name)
-	case p.outage:
+	case p.outage != "":
 	case p.broken(u):
 		fail(of, u.Broken)
 	case of.State != v1.RolloutSitePending, u.Exists && of.From != u.Revision: // somebody else has changed it
@@ -415,7 +395,7 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	until := of.ReadyTime.Add(soak)
 	over := !p.Now.Before(until)
 	if ready && !over {
-		p.soaksUntil(until)
+		p.again(until)
 		return false
 	}
 	if u.Pods == nil || (over && u.Pods.At.Before(until)) {
@@ -439,13 +419,6 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	return false
 }
 
-func (p *planner) soaksUntil(until time.Time) {
-	p.again(until)
-	if until.After(p.soaks) {
-		p.soaks = until
-	}
-}
-
 // beginSoak begins a soak, or continues one that a silence has interrupted, as soon as the pods are known and ready.
 func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 	if u.Pods == nil || !u.Pods.allReady() {
@@ -457,7 +430,7 @@ func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 		move(-time.Duration(of.SoakedSeconds)*time.Second, &of.ReadyTime)
 	}
 	of.Pods, of.SoakedSeconds = u.Pods.Marks[:min(len(u.Pods.Marks), mostPods)], 0
-	p.soaksUntil(of.ReadyTime.Add(soak))
+	p.again(of.ReadyTime.Add(soak))
 }
 
 // CheckHash identifies a check. An edited check has another hash, and runs again.

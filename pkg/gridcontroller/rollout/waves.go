@@ -52,7 +52,6 @@ func (p *planner) judge() {
 			p.goOn()
 		}
 	case p.done:
-		p.still = true
 		p.status.Message = "complete; sites that were deferred do not get the change now: " + text
 		if !begun {
 			p.stop(v1.HaltFailures)
@@ -72,6 +71,9 @@ func (p *planner) judge() {
 		}
 	}
 }
+
+// still reports whether no further site starts, because of failures after completion.
+func (p *planner) still() bool { return p.done && !p.within }
 
 // fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
 func (p *planner) fullAtRest() bool {
@@ -103,17 +105,6 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 
 // advance starts sites of the waves that have begun, and passes the gates of waves that are finished.
 func (p *planner) advance() {
-	if p.unlisted > 0 {
-		for wave := range p.waves {
-			if p.askForSuspects(wave) { // they fill the list
-				return
-			}
-		}
-		p.setPhase(v1.RolloutProgressing, p.current(), fmt.Sprintf(
-			"%d sites with the unproven revision do not fit into the list; no other site starts until they do",
-			p.unlisted))
-		return
-	}
 	for wave := range p.waves {
 		p.start(wave)
 		if p.passed(wave) {
@@ -129,7 +120,7 @@ func (p *planner) advance() {
 	case len(waiting) == 0 && p.compares():
 	case len(waiting) == 0:
 		p.complete()
-	case p.still:
+	case p.still():
 		p.status.Phase = v1.RolloutComplete
 	default:
 		p.setPhase(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
@@ -153,7 +144,7 @@ func (p *planner) compares() bool {
 // start gives the revision to sites of a wave, in the order of their names, until the limit of unproven ones is
 // reached.
 func (p *planner) start(wave int) {
-	if p.still || p.outage || p.resuming {
+	if p.still() || p.outage != "" || p.resuming {
 		return
 	}
 	places, silent := p.limit(wave), p.maxSilent(wave)
@@ -182,9 +173,7 @@ func (p *planner) start(wave int) {
 	for _, u := range others {
 		free := u.Idle && u.Exists // it takes no place
 		switch {
-		case places <= 0 && !free:
-		case !p.room():
-			p.crowded = true
+		case places <= 0 && !free, !p.room():
 		default:
 			if !free {
 				places--
@@ -220,8 +209,10 @@ type muster struct {
 	// holding are the sites for which the wave waits, suspects those that fell silent with the change.
 	holding, suspects []*Site
 	proven            int
-	// moving is set if some of holding will be proven or fail without help, and soaking if all of them only soak.
+	// moving is set if some of holding will be proven or fail without help, and soaking if all of them only soak. until
+	// is when the last of them is done; zero if they are checked.
 	moving, soaking bool
+	until           time.Time
 }
 
 func (p *planner) muster(wave int) muster {
@@ -237,6 +228,10 @@ func (p *planner) muster(wave int) muster {
 		default:
 			m.holding, m.moving = append(m.holding, u), m.moving || state != ""
 			m.soaking = m.soaking && (state == v1.RolloutSiteSoaking || state == v1.RolloutSiteChecking)
+			if soaks := state == v1.RolloutSiteSoaking && p.listed[u.Name].ReadyTime != nil; soaks {
+				until := p.listed[u.Name].ReadyTime.Add(soakOf(p.specs[wave]))
+				m.until = slices.MaxFunc([]time.Time{m.until, until}, time.Time.Compare)
+			}
 		}
 	}
 	return m
@@ -253,8 +248,8 @@ func (p *planner) finish(wave int) bool {
 		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(m.holding)
 		if m.soaking {
 			state, phase = v1.WaveSoaking, v1.RolloutSoaking
-			if !p.soaks.IsZero() {
-				text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
+			if !m.until.IsZero() {
+				text += "; soaks until " + m.until.UTC().Format(time.RFC3339)
 			}
 		}
 		p.states[wave] = state
@@ -283,16 +278,19 @@ func (p *planner) finish(wave int) bool {
 	return p.specs[wave].Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
 }
 
-// askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait. It
-// returns false if no suspects do.
+// askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait, or fill
+// the list. It returns false if no suspects do.
 func (p *planner) askForSuspects(wave int) bool {
-	m := p.muster(wave)
-	if m.moving || len(m.suspects) == 0 || p.outage || p.still {
-		return false
+	for of := range p.waves {
+		m := p.muster(of)
+		if (of != wave && p.room()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.still() {
+			continue
+		}
+		p.excuse(of, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
+			min(p.limit(of), p.Most)))
+		return true
 	}
-	p.excuse(wave, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
-		min(p.limit(wave), p.Most)))
-	return true
+	return false
 }
 
 // needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has fallen

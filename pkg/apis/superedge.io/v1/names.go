@@ -135,7 +135,7 @@ const (
 	AnnotationCRDVersion = "superedge.io/crd-version"
 
 	// CRDVersion is the value of AnnotationCRDVersion in the CRDs of this version.
-	CRDVersion = 12
+	CRDVersion = 13
 
 	// ServiceSuffix ends the name of a ServiceGrid's Service.
 	ServiceSuffix = "-svc"

@@ -283,9 +283,6 @@ type RolloutStatus struct {
 	// HeardTime is until when the times of sites have certainly run. After a time in which no controller follows the
 	// rollout, or the store of the API server is set back, they move on by what has passed since then.
 	HeardTime *metav1.Time `json:"heardTime,omitempty"`
-	// ReachableAtStart is how many sites could be reached when the attempt began. Controllers that know CRDs of version
-	// 10 at most compare the silent sites of an outage with it. Later ones only write it.
-	ReachableAtStart int32 `json:"reachableAtStart,omitempty"`
 	// AtOnce is whether the attempt gives all sites the change without waves.
 	AtOnce bool `json:"atOnce,omitempty"`
 	// Passed are the waves whose gate has passed in this attempt: their sites were proven, and a person approved where
@@ -312,7 +309,8 @@ type RolloutStatus struct {
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
 	// HaltReason says what haltTime is about: Failures or Outage.
 	HaltReason HaltReason `json:"haltReason,omitempty"`
-	// OutageAccepted is the time up to which silent sites make no outage, because somebody has resumed the rollout.
+	// OutageAccepted is the time up to which silent sites make no outage: they were silent when the attempt began, or
+	// somebody has resumed the rollout. It is by the clock that says since when nodes are silent.
 	OutageAccepted *metav1.Time `json:"outageAccepted,omitempty"`
 	// GoesBack says why all sites go to the currentRevision; empty if they do not.
 	GoesBack string `json:"goesBack,omitempty"`

@@ -102,12 +102,16 @@ func (n *Names) Child(site string, from Source) (*Child, error) {
 			template["replicas"] = replicas
 		}
 	}
-	of := *n.owner
-	of.SelectsSite, of.Variant = n.SelectsSite[site], from.Templates.Mark(site, from.Revision)
-	if from.InRollout {
-		of.Revision = from.Revision
+	annotations := map[string]string{}
+	if mark := from.Templates.Mark(site, from.Revision); mark != "" {
+		annotations[v1.AnnotationVariant] = mark
 	}
-	return OfSite(&of, site, n.BySite[site], template)
+	if from.InRollout {
+		annotations[v1.AnnotationRevision] = from.Revision
+	}
+	of := *n.owner
+	of.SelectsSite = n.SelectsSite[site]
+	return OfSite(&of, site, n.BySite[site], template, annotations)
 }
 
 var (

@@ -30,16 +30,15 @@ func OwnsPod(kind, name, uid string, pod *corev1.Pod) bool {
 	return string(by.UID) == uid
 }
 
-// Selector returns the selector in the spec of a workload.
+// Selector returns the selector in the spec of a workload. Without one it selects nothing.
 func Selector(spec map[string]any) (labels.Selector, error) {
-	var of *metav1.LabelSelector // nil selects nothing
-	if fields, ok := spec["selector"].(map[string]any); ok {
-		of = &metav1.LabelSelector{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, of); err != nil {
-			return nil, fmt.Errorf("reading the selector: %w", err)
-		}
+	var of struct {
+		Selector *metav1.LabelSelector `json:"selector"`
 	}
-	selector, err := metav1.LabelSelectorAsSelector(of)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &of); err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("reading the selector: %w", err)
 	}

@@ -184,10 +184,7 @@ type Owner struct {
 	// Fallback has the fallbackKeys of a ServiceGrid.
 	Fallback []string
 	// SelectsSite is set if a workload's selector and its pods' labels have the site.
-	SelectsSite bool
-	// Revision is the revision of the child's template; empty without a rollout. Variant is the value of
-	// AnnotationVariant, see Templates.Mark.
-	Revision, Variant   string
+	SelectsSite         bool
 	Labels, Annotations map[string]string
 }
 
@@ -231,38 +228,28 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	return selector, workload.Template.Spec.Tolerations, err
 }
 
-// OfSite renders the child of one site. It changes template, which becomes part of the result.
-func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
+// OfSite renders the child of one site. It changes template, which becomes part of the result, and the annotations.
+func OfSite(
+	o *Owner, site, name string, template map[string]any, annotations map[string]string,
+) (*Child, error) {
 	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}
 	// A template without a selector is refused by the API server. The site alone would select other grids' pods.
 	own, _, err := unstructured.NestedMap(template, "selector")
 	selects := o.SelectsSite && err == nil && len(own) > 0
-	for _, place := range []struct {
-		here bool
-		key  string
-		path []string
-	}{
-		{true, o.Key, []string{"template", "spec", "nodeSelector"}},
-		{selects, v1.LabelGridSite, []string{"selector", "matchLabels"}},
-		{selects, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
-	} {
-		if !place.here {
-			continue
-		}
-		labels, err := object(template, place.path...)
-		if err != nil {
-			return nil, err
-		}
-		labels[place.key] = site
+	places := map[string][][]string{o.Key: {{"template", "spec", "nodeSelector"}}}
+	if selects {
+		places[v1.LabelGridSite] = [][]string{{"selector", "matchLabels"}, {"template", "metadata", "labels"}}
 	}
-	annotations := map[string]string{}
-	if o.Revision != "" {
-		annotations[v1.AnnotationRevision] = o.Revision
-	}
-	if o.Variant != "" {
-		annotations[v1.AnnotationVariant] = o.Variant
+	for key, paths := range places {
+		for _, path := range paths {
+			labels, err := object(template, path...)
+			if err != nil {
+				return nil, err
+			}
+			labels[key] = site
+		}
 	}
 	return newChild(o, name, site, annotations, template)
 }
@@ -356,9 +343,7 @@ func newChild(o *Owner, name, site string, annotations map[string]string, spec m
 	child.SetLabels(own)
 	grid := &metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID)}
 	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(o.Kind))})
-	if len(annotations) > 0 {
-		child.SetAnnotations(annotations)
-	}
+	child.SetAnnotations(annotations)
 	data, err := json.Marshal(child.Object)
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
@@ -388,7 +373,12 @@ func tolerateUnreachable(template map[string]any) error {
 		}
 	}
 	for _, taint := range unreachableTaints {
-		if !mentions(tolerations, taint) {
+		mentions := func(value any) bool {
+			of, _ := value.(map[string]any)
+			effect, _ := of["effect"].(string)
+			return of["key"] == taint && (effect == "" || effect == string(corev1.TaintEffectNoExecute))
+		}
+		if !slices.ContainsFunc(tolerations, mentions) {
 			tolerations = append(tolerations, map[string]any{
 				"key": taint, "operator": string(corev1.TolerationOpExists),
 				"effect": string(corev1.TaintEffectNoExecute),
@@ -397,16 +387,4 @@ func tolerateUnreachable(template map[string]any) error {
 	}
 	pod["tolerations"] = tolerations
 	return nil
-}
-
-// mentions reports whether one of the tolerations is for a taint with the effect NoExecute.
-func mentions(tolerations []any, taint string) bool {
-	for _, value := range tolerations {
-		toleration, _ := value.(map[string]any)
-		effect, _ := toleration["effect"].(string)
-		if toleration["key"] == taint && (effect == "" || effect == string(corev1.TaintEffectNoExecute)) {
-			return true
-		}
-	}
-	return false
 }

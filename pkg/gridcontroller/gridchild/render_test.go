@@ -32,7 +32,7 @@ func desire(t *testing.T, o *Owner, template, site string) *Child {
 	if p != nil {
 		t.Fatal(p)
 	}
-	d, p := OfSite(o, site, o.Name+"-"+site, decoded)
+	d, p := OfSite(o, site, o.Name+"-"+site, decoded, map[string]string{})
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -74,7 +74,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if children[site], p = OfSite(o, site, o.Name+"-"+site, decoded); p != nil {
+		if children[site], p = OfSite(o, site, o.Name+"-"+site, decoded, map[string]string{}); p != nil {
 			t.Fatal(p)
 		}
 	}
@@ -231,12 +231,12 @@ func TestNames(t *testing.T) {
 		grid, o := k.Kind, demoOwner()
 		o.GridKind = k
 		for _, site := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
-			if _, err := OfSite(o, site, k.ChildName("demo", site), map[string]any{}); err != nil {
+			if _, err := OfSite(o, site, k.ChildName("demo", site), map[string]any{}, map[string]string{}); err != nil {
 				t.Errorf("%s, site %s: %v", grid, site, err)
 			}
 		}
 		o.Name = strings.Repeat("g", 64)
-		_, err := OfSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{})
+		_, err := OfSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{}, map[string]string{})
 		if told := Tellable(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
 			t.Errorf("%s: got %v", grid, err)
 		}
@@ -258,7 +258,7 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = OfSite(demoOwner(), "east", "demo-east", decoded); p == nil ||
+		if _, p = OfSite(demoOwner(), "east", "demo-east", decoded, map[string]string{}); p == nil ||
 			Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}

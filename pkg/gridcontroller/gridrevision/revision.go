@@ -23,16 +23,6 @@ import (
 // defaultLimit is spec.revisionHistoryLimit.
 const defaultLimit = 10
 
-// content is the fields of a spec that belong to a revision.
-type content struct {
-	Template            v1.Template                `json:"template,omitzero"`
-	TemplatePool        map[string]v1.Template     `json:"templatePool,omitempty"`
-	Templates           map[string]v1.TemplateName `json:"templates,omitempty"`
-	DefaultTemplateName v1.TemplateName            `json:"defaultTemplateName,omitempty"`
-	Overrides           []v1.Override              `json:"overrides,omitempty"`
-	TolerateUnreachable bool                       `json:"tolerateUnreachable,omitempty"`
-}
-
 // Revision is the named content from which a grid's children are made.
 type Revision struct {
 	// Name is that of the ControllerRevision.
@@ -45,39 +35,31 @@ type Revision struct {
 // templates of the pool are left out as well, so that the revision does not change when autoDeleteUnusedTemplate
 // removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
-	c := content{
-		spec.Template, maps.Clone(spec.TemplatePool), spec.Templates, spec.DefaultTemplateName, spec.Overrides,
-		spec.TolerateUnreachable,
+	c := &v1.WorkloadGridSpec{
+		Template: setReplicas(spec.Template, empty), TemplatePool: maps.Clone(spec.TemplatePool),
+		Templates: spec.Templates, DefaultTemplateName: spec.DefaultTemplateName,
+		TolerateUnreachable: spec.TolerateUnreachable,
 	}
 	for _, name := range gridchild.UnusedTemplates(spec) {
 		delete(c.TemplatePool, name)
 	}
-	c.scaleless()
+	for name, template := range c.TemplatePool {
+		c.TemplatePool[name] = setReplicas(template, empty)
+	}
+	for _, o := range spec.Overrides {
+		o.Replicas, o.Patch = nil, setReplicas(o.Patch, empty)
+		if bytes.Equal(o.Patch.Raw, empty.Raw) {
+			o.Patch = v1.Template{}
+		}
+		if len(o.Images) > 0 || !o.Patch.IsZero() { // it does more than scale
+			c.Overrides = append(c.Overrides, o)
+		}
+	}
 	data, err := canonical(c)
 	if err != nil {
 		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
 	}
 	return Revision{Name: nameOf(kind, grid, data), Data: data}, nil
-}
-
-// scaleless removes replicas from the content, and overrides that have nothing else.
-func (c *content) scaleless() {
-	c.Template = setReplicas(c.Template, empty)
-	c.TemplatePool = maps.Clone(c.TemplatePool)
-	for name, template := range c.TemplatePool {
-		c.TemplatePool[name] = setReplicas(template, empty)
-	}
-	overrides := c.Overrides
-	c.Overrides = nil
-	for _, o := range overrides {
-		o.Replicas, o.Patch = nil, setReplicas(o.Patch, empty)
-		if bytes.Equal(o.Patch.Raw, empty.Raw) {
-			o.Patch = v1.Template{}
-		}
-		if len(o.Images) > 0 || !o.Patch.IsZero() {
-			c.Overrides = append(c.Overrides, o)
-		}
-	}
 }
 
 // empty is a patch that changes nothing, and a template without replicas.
@@ -109,7 +91,7 @@ func nameOf(kind, grid string, data []byte) string {
 // IsOf reports whether a revision is one of a grid: its name follows from the grid and its content.
 func (r Revision) IsOf(kind, grid string) bool { return r.Name == nameOf(kind, grid, r.Data) }
 
-// canonical writes a value as JSON whose keys are in order.
+// canonical writes the fields of a spec that belong to a revision as JSON whose keys are in order.
 func canonical(value any) ([]byte, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -119,19 +101,18 @@ func canonical(value any) ([]byte, error) {
 	if err := utiljson.Unmarshal(data, &decoded); err != nil {
 		return nil, err
 	}
+	delete(decoded, "gridUniqKey") // the one other field that a spec always has
 	return json.Marshal(decoded)
 }
 
 // Spec returns a copy of a grid's spec with the content of the revision, without replicas.
 func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
-	var c content
-	if err := json.Unmarshal(r.Data, &c); err != nil {
+	out := spec.DeepCopy()
+	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName = v1.Template{}, nil, nil, ""
+	out.Overrides, out.TolerateUnreachable = nil, false
+	if err := json.Unmarshal(r.Data, out); err != nil {
 		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
 	}
-	out := spec.DeepCopy()
-	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName, out.Overrides =
-		c.Template, c.TemplatePool, c.Templates, c.DefaultTemplateName, c.Overrides
-	out.TolerateUnreachable = c.TolerateUnreachable
 	return out, nil
 }
 

@@ -58,7 +58,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 			t.Fatal(err)
 		}
 		child, err := gridchild.OfSite(gridchild.OwnerOf(v1.DeploymentGridKind, grid), site,
-			"web-"+site, template)
+			"web-"+site, template, map[string]string{})
 		if err != nil {
 			t.Fatal(err)
 		}

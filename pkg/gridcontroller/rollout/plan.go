@@ -131,10 +131,10 @@ type planner struct {
 	// proofs and accepted are status.provenSites and acceptedSites.
 	proofs, accepted marks
 	// listed are the sites of status.sites, and written are their states in the written status of this attempt. absent
-	// are listed ones that are not among the grid's sites at present.
+	// are the names of listed ones that are not among the grid's sites at present.
 	listed  map[string]*v1.RolloutSite
 	written map[string]v1.RolloutSiteState
-	absent  map[string]*v1.RolloutSite
+	absent  []string
 	// outage says that so many sites are silent that no further site starts; empty if they are not. within: at most
 	// maxFailures sites have failed. resuming: somebody has just resumed it, and the status must be written first.
 	outage           string
@@ -147,8 +147,7 @@ type planner struct {
 func NewPlan(in Input) Plan {
 	p := &planner{
 		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
-		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{},
-		absent: map[string]*v1.RolloutSite{}, within: true,
+		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{}, within: true,
 	}
 	p.Most = cmp.Or(p.Most, mostListed)
 	p.begin()

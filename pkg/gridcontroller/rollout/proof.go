@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -32,14 +33,15 @@ func (p *planner) list() {
 	for i := range p.Sites {
 		exist[p.Sites[i].Name] = true
 	}
-	for name, of := range p.listed {
-		if !exist[name] {
-			p.stopClocks(of, true)
-			until := of.SilentTime.Add(mostAway)
-			if p.Now.Before(until) {
-				p.absent[name] = of
-				p.again(until)
-			}
+	for _, name := range slices.Sorted(maps.Keys(p.listed)) {
+		if exist[name] {
+			continue
+		}
+		p.stopClocks(p.listed[name], true)
+		if until := p.listed[name].SilentTime.Add(mostAway); p.Now.Before(until) {
+			p.absent = append(p.absent, name)
+			p.again(until)
+		} else {
 			delete(p.listed, name)
 		}
 	}
@@ -69,10 +71,13 @@ func (p *planner) follow(u *Site) {
 		p.ask(u, time.Time{})
 	}
 	if of == nil {
-		p.followUnlisted(u)
+		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+			of = p.enlist(u, v1.RolloutSiteFailed, "")
+			of.Message, of.Checked = u.Broken, true
+		}
 		return
 	}
-	p.startAnew(u, of)
+	of = p.startAnew(u, of)
 	p.stopClocks(of, p.silent(u) || u.Held || p.outage != "" || p.mustWait(u) || u.Unread)
 	switch {
 	case p.status.GoesBack != "":
@@ -101,37 +106,27 @@ func (p *planner) mustWait(u *Site) bool {
 	return !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld)
 }
 
-// followUnlisted lists a site that has failed.
-func (p *planner) followUnlisted(u *Site) {
-	if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
-		of := p.enlist(u, v1.RolloutSiteFailed, "")
-		of.Message, of.Checked = u.Broken, true
+// startAnew returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the former
+// revision of the old workload do not apply to the new one.
+func (p *planner) startAnew(u *Site, of *v1.RolloutSite) *v1.RolloutSite {
+	switch is := hashOf(u.UID, uidMark); {
+	case !u.Exists:
+		return of
+	case of.Workload == "", of.Workload == is:
+		of.Workload = is
+		return of
 	}
-}
-
-// startAnew resets an entry if its workload was recreated. The clocks, the check and the former revision of the old
-// workload do not apply to the new one.
-func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
-	was, is := of.Workload, hashOf(u.UID, uidMark)
-	if !u.Exists || was == is {
-		return
-	}
-	if of.Workload = is; was == "" {
-		return
-	}
-	anew := v1.RolloutSite{
-		Name: of.Name, Workload: is, State: v1.RolloutSitePending, Since: p.second(), From: p.plan.Current,
-	}
+	fresh := p.enlist(u, v1.RolloutSitePending, p.plan.Current)
 	if of.SilentTime != nil { // the new clocks stand, too
-		anew.SilentTime = p.second()
+		fresh.SilentTime = p.second()
 	}
-	if anew.From == p.Revision {
-		anew.From = ""
+	if fresh.From == p.Revision {
+		fresh.From = ""
 	}
 	if of.State == v1.RolloutSiteFailed {
-		anew.State, anew.Message, anew.Checked = of.State, of.Message, of.Checked
+		fresh.State, fresh.Message, fresh.Checked = of.State, of.Message, of.Checked
 	}
-	*of = anew
+	return fresh
 }
 
 // stopClocks stops the clocks of a site, or lets them continue.
@@ -169,38 +164,24 @@ func (p *planner) lastHeard() Heard {
 
 // catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
 // control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
-// If that time is negative, the clock was set back.
+// If that time is negative, the clock was set back. All clocks move with that of the controller, if somebody has set it
+// or suspended its machine.
 func (p *planner) catchUp() {
-	p.leap(p.Leap - p.heard.Leap + min(p.heard.Gap, 0))
-	gap := max(p.heard.Gap, 0)
-	p.plan.Gap = gap
+	leap := (p.Leap - p.heard.Leap + min(p.heard.Gap, 0)).Truncate(time.Second)
+	p.plan.Gap = max(p.heard.Gap, 0)
 	for _, of := range p.listed {
-		if of.SilentTime == nil && gap > 0 {
-			move(gap, &of.Since, &of.CheckTime)
-		}
-	}
-}
-
-// leap moves all clocks of sites with that of the controller, if somebody has set it or suspended its machine.
-func (p *planner) leap(by time.Duration) {
-	if by = by.Truncate(time.Second); by != 0 {
-		for _, of := range p.listed {
-			move(by, &of.Since, &of.CheckTime, &of.ReadyTime, &of.SilentTime)
+		move(leap, &of.Since, &of.CheckTime, &of.ReadyTime, &of.SilentTime)
+		if of.SilentTime == nil {
+			move(p.plan.Gap, &of.Since, &of.CheckTime)
 		}
 	}
 }
 
 // stampHeard stamps a status that has changed, or whose clocks have run for long, with the present time.
 func (p *planner) stampHeard() {
-	s, was := p.status, p.Status
-	if was != nil {
-		s.HeardTime = was.HeardTime
-	}
-	var until time.Time
-	if s.HeardTime != nil {
-		until = s.HeardTime.Add(p.Deadline / 2)
-	}
-	switch same := equality.Semantic.DeepEqual(s, was); {
+	s := p.status
+	until := ptr.Deref(s.HeardTime, metav1.Time{}).Add(p.Deadline / 2)
+	switch same := equality.Semantic.DeepEqual(s, p.Status); {
 	case same && !p.clocksRun():
 	case same && p.Now.Before(until):
 		p.again(until)
@@ -356,11 +337,11 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 			message = u.Check.Message
 		}
 	}
-	if of.State != v1.RolloutSiteFailed {
-		of.State, of.Message = state, message
+	if of.State == v1.RolloutSiteFailed {
+		return
 	}
+	of.State, of.Message = state, message
 	switch {
-	case of.State == v1.RolloutSiteFailed:
 	case p.broken(u): // also if a pod that a person has replaced does not work
 		fail(of, u.Broken)
 	case state != v1.RolloutSiteWaiting:

@@ -13,7 +13,7 @@ import (
 
 // setPhase sets the phase, the wave and the message of the status.
 func (p *planner) setPhase(phase v1.RolloutPhase, wave int, message string) {
-	p.status.Phase, p.status.Wave, p.status.Message = phase, p.specs[min(wave, len(p.waves)-1)].Name, message
+	p.status.Phase, p.status.Wave, p.status.Message = phase, p.specs[wave].Name, message
 }
 
 // setStatus fills in the status: its sets and its counts.
@@ -39,15 +39,8 @@ func (p *planner) setStatus() {
 		s.Failed, s.Suspects, s.Deferred = s.Failed+of.Failed, s.Suspects+of.Suspects, s.Deferred+of.Deferred
 		s.Waves = append(s.Waves, of)
 	}
-	for _, u := range p.Sites { // in order
-		if of := p.listed[u.Name]; of != nil {
-			s.Sites = append(s.Sites, *of)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.absent)) {
-		if len(s.Sites) < p.Most { // the others are listed again if they return
-			s.Sites = append(s.Sites, *p.absent[name])
-		}
+	for _, name := range slices.Sorted(maps.Keys(p.listed)) {
+		s.Sites = append(s.Sites, *p.listed[name])
 	}
 	p.plan.Status = s
 }

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -56,17 +55,12 @@ func (p *planner) judge() {
 		if !begun {
 			p.stop(v1.HaltFailures)
 		}
-	case begun && fresh: // a person must see these before resuming
+	case !begun && !p.within, begun && fresh: // a person must see these before resuming
 		p.stop(v1.HaltFailures)
 		p.status.Message = text
-		if p.status.GoesBack != "" {
-			p.status.GoesBack = text
-		}
-	case !begun && !p.within:
-		p.stop(v1.HaltFailures)
-		p.status.Message = text
-		if over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
-			p.plan.Current != p.Revision {
+		back := over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
+			p.plan.Current != p.Revision
+		if back || p.status.GoesBack != "" {
 			p.status.GoesBack = text
 		}
 	}
@@ -157,51 +151,31 @@ func (p *planner) start(wave int) {
 			places--
 		}
 	}
-	var others []*Site
-	for _, u := range p.waves[wave] {
-		switch {
-		case p.has(u), u.Held, p.silent(u):
-		case !u.Exists && p.plan.Current == p.Revision: // it gets the current revision, which is proven
-		case p.accepted.named(u.Name):
-			p.plan.Revisions[u.Name] = p.Revision
-		case p.listed[u.Name] == nil:
-			others = append(others, u)
-		default:
-			places -= p.startListed(u, places)
-		}
-	}
-	for _, u := range others {
-		free := u.Idle && u.Exists // it takes no place
-		switch {
-		case places <= 0 && !free, !p.room():
-		default:
-			if !free {
+	for _, listed := range []bool{true, false} { // those that are listed come first
+		for _, u := range p.waves[wave] {
+			if (p.listed[u.Name] != nil) != listed || p.has(u) || u.Held || p.silent(u) ||
+				(!u.Exists && p.plan.Current == p.Revision) { // it gets the current revision, which is proven
+				continue
+			}
+			recreated := !u.Exists && p.recreates(u) // see keep
+			takes := recreated || !p.excused(u)
+			switch {
+			case p.accepted.named(u.Name):
+				p.plan.Revisions[u.Name] = p.Revision
+			case recreated:
+			case takes && places <= 0: // also if the limit has become smaller
+				delete(p.listed, u.Name)
+			case listed && p.state(u) != v1.RolloutSiteReturning: // the written status lists it
+				p.plan.Revisions[u.Name] = p.Revision
+			case !listed && p.room():
+				p.enlist(u, v1.RolloutSitePending, u.Revision)
+				p.again(p.Now)
+			}
+			if takes {
 				places--
 			}
-			p.enlist(u, v1.RolloutSitePending, u.Revision)
-			p.again(p.Now)
 		}
 	}
-}
-
-// startListed gives a listed site the revision, and returns how many places that takes. If the limit has become
-// smaller, and no place is left, the site is removed from the list.
-func (p *planner) startListed(u *Site, places int) int {
-	if !u.Exists && p.recreates(u) { // see keep
-		return 1
-	}
-	takes := 0
-	if p.takesPlace(u) {
-		takes = 1
-	}
-	switch {
-	case takes > max(places, 0): // a site that takes no place always keeps its entry
-		delete(p.listed, u.Name)
-		return 0
-	case p.state(u) != v1.RolloutSiteReturning: // the written status lists it: start only lists others
-		p.plan.Revisions[u.Name] = p.Revision
-	}
-	return takes
 }
 
 // muster is the state of the sites of a wave.
@@ -270,7 +244,7 @@ func (p *planner) finish(wave int) bool {
 		}
 		if len(p.absent) > 0 { // the wave may be that of such a site
 			p.setPhase(v1.RolloutProgressing, wave, why+"; waits for sites that have lost their last node: "+
-				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
+				enumerate.First(p.absent, namedSites))
 			return false
 		}
 		return p.hasApproval(wave, "unproven", why)

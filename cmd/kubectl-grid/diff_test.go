@@ -107,7 +107,7 @@ func TestDiff(t *testing.T) {
 		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems,
 			[]string{
 				`site west` + "\n" +
-					`# REFUSED: there is no template "small" in spec.templatePool, and spec.templates.west names it`,
+					`# REFUSED: there is no spec.templatePool.small (spec.templates.west names it)`,
 			}},
 		{"no sites", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
 			[]string{"# no node has the label rack, so there are no sites\n"}},

@@ -53,16 +53,16 @@ var listedTwice = regexp.MustCompile(`(\.\S+): duplicate entries for key (\[[^]]
 // Kubernetes creates objects in which entries of a list have the same key, with a warning or without. Server-side apply
 // refuses them, because it could not tell which manager owns which entry.
 func Rejected(err error) error {
-	twice := listedTwice.FindAllStringSubmatch(err.Error(), -1)
-	lists := make([]string, 0, len(twice))
-	for _, found := range twice {
+	text := err.Error()
+	var lists []string
+	for _, found := range listedTwice.FindAllStringSubmatch(text, -1) {
 		lists = append(lists, fmt.Sprintf("%s has two entries with the key %s", found[1], found[2]))
 	}
-	if len(lists) == 0 {
-		return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error()))
+	if len(lists) > 0 {
+		text = "keep one of them, or give them different keys: " + strings.Join(lists, "; ") +
+			". Grids are applied with server-side apply, which refuses such lists"
 	}
-	return Errorf(v1.ReasonRejected, "%s", Shorten("keep one of them, or give them different keys: "+
-		strings.Join(lists, "; ")+". Grids are applied with server-side apply, which refuses such lists"))
+	return Errorf(v1.ReasonRejected, "%s", Shorten(text))
 }
 
 // Shorten makes one line of a text, of limited length.

@@ -133,14 +133,14 @@ func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string
 		return fmt.Errorf("%w: %w", ErrLeftOver, Errorf(v1.ReasonNameConflict,
 			"%s %s of a deleted grid of this name is still there; the garbage collector removes it",
 			o.Child.Kind, name))
-	case by != nil && strings.HasPrefix(by.APIVersion, v1.GroupName+"/"):
-		return fmt.Errorf("%w: %w", ErrTaken,
-			Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s",
-				o.Child.Kind, name, by.Kind, by.Name))
 	case by != nil:
-		return Errorf(v1.ReasonNameConflict,
+		err := Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and belongs to %s %s; rename the grid, or that owner",
 			o.Child.Kind, name, by.Kind, by.Name)
+		if strings.HasPrefix(by.APIVersion, v1.GroupName+"/") {
+			return fmt.Errorf("%w: %w", ErrTaken, err)
+		}
+		return err
 	case grid != o.Name:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and was not made by this grid; delete it, or label it %s=%s to have it adopted",

@@ -111,23 +111,17 @@ func (t *Templates) Of(site string) (map[string]any, error) {
 	name := TemplateName(t.spec, site)
 	template, where := t.spec.Template, "spec.template"
 	if name != "" {
-		var ok bool
-		where = "spec.templatePool." + name
-		if template, ok = t.spec.TemplatePool[name]; !ok {
-			by := "spec.defaultTemplateName names it"
-			if _, ok := t.spec.Templates[site]; ok {
-				by = "spec.templates." + site + " names it"
-			}
-			return nil, Errorf(v1.ReasonTemplateNotFound,
-				"there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
+		by := "spec.defaultTemplateName"
+		if _, own := t.spec.Templates[site]; own {
+			by = "spec.templates." + site
 		}
+		template, where = t.spec.TemplatePool[name], fmt.Sprintf("spec.templatePool.%s (%s names it)", name, by)
 	}
-	spec, p := decodeTemplate(template, where)
-	if p != nil {
-		return nil, p
+	spec, err := decodeTemplate(template, where)
+	if err != nil {
+		return nil, err
 	}
 	for _, o := range t.overridesOf(site) {
-		var err error
 		if spec, err = t.override(spec, o); err != nil {
 			return nil, err
 		}

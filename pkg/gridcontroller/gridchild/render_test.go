@@ -211,7 +211,7 @@ func TestTemplates(t *testing.T) {
 	}
 	spec.DefaultTemplateName = "gone"
 	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil ||
-		!strings.Contains(Tellable(p).Message, `"gone"`) ||
+		!strings.Contains(Tellable(p).Message, `spec.templatePool.gone`) ||
 		!strings.Contains(Tellable(p).Message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}

@@ -97,8 +97,7 @@ func (p *planner) begin() {
 	}
 	p.specs = slices.Concat(p.Rollout.Waves, []v1.Wave{{}})
 	p.waves = make([][]*Site, len(p.specs))
-	for i := range p.Sites {
-		site := &p.Sites[i]
+	for _, site := range p.all {
 		p.waves[site.Wave] = append(p.waves[site.Wave], site)
 	}
 	p.states = make([]v1.WaveState, len(p.waves))
@@ -116,9 +115,8 @@ func (p *planner) joinWaves() {
 	all := intstr.FromString("100%")
 	p.Rollout = p.Rollout.DeepCopy()
 	p.Rollout.Waves = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}}
-	p.Sites = slices.Clone(p.Sites)
-	for i := range p.Sites {
-		p.Sites[i].Wave = 0
+	for _, u := range p.all {
+		u.Wave = 0
 	}
 }
 

@@ -23,8 +23,8 @@ const (
 func (p *planner) findOutage() {
 	var times []time.Time
 	reachable := 0
-	for i := range p.Sites {
-		if site := &p.Sites[i]; p.fellSilent(site) {
+	for _, site := range p.all {
+		if p.fellSilent(site) {
 			times = append(times, site.SilentSince)
 		} else if !site.Silent {
 			reachable++
@@ -55,9 +55,9 @@ func (p *planner) findOutage() {
 
 // acceptSilence lets the sites that are silent now make no outage.
 func (p *planner) acceptSilence() {
-	for i := range p.Sites {
-		if p.fellSilent(&p.Sites[i]) {
-			p.status.OutageAccepted = &metav1.Time{Time: p.Sites[i].SilentSince}
+	for _, u := range p.all {
+		if p.fellSilent(u) {
+			p.status.OutageAccepted = &metav1.Time{Time: u.SilentSince}
 		}
 	}
 }

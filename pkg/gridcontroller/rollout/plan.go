@@ -121,6 +121,7 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
+	all    []*Site
 	// waves are the sites by wave, and specs what the grid says of the waves. The last entries are of the sites that no
 	// wave names. states has the state that the status gives to a wave; empty while it is pending. done: all gates have
 	// passed, and no site remained.
@@ -150,11 +151,14 @@ func NewPlan(in Input) Plan {
 		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{}, within: true,
 	}
 	p.Most = cmp.Or(p.Most, mostListed)
+	for _, u := range in.Sites { // a copy
+		p.all = append(p.all, &u)
+	}
 	p.begin()
 	p.findOutage()
 	p.list()
-	for i := range p.Sites {
-		p.follow(&p.Sites[i])
+	for _, u := range p.all {
+		p.follow(u)
 	}
 	p.judge()
 	p.keep()
@@ -278,8 +282,7 @@ func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.Ro
 // keep leaves every site its revision. A site without a workload gets the current one, or the new one if it had proven
 // that in this attempt.
 func (p *planner) keep() {
-	for i := range p.Sites {
-		site := &p.Sites[i]
+	for _, site := range p.all {
 		of := p.listed[site.Name]
 		switch {
 		case site.Held:

@@ -30,8 +30,8 @@ const (
 // present keep their place in the list for a while, because a label may be missing for seconds.
 func (p *planner) list() {
 	exist := map[string]bool{}
-	for i := range p.Sites {
-		exist[p.Sites[i].Name] = true
+	for _, u := range p.all {
+		exist[u.Name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.listed)) {
 		if exist[name] {
@@ -45,8 +45,7 @@ func (p *planner) list() {
 			delete(p.listed, name)
 		}
 	}
-	for i := range p.Sites {
-		u := &p.Sites[i]
+	for _, u := range p.all {
 		if p.listed[u.Name] != nil || p.status.GoesBack != "" || p.runsEverywhere() || !p.has(u) || u.Idle ||
 			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
 			continue

@@ -49,8 +49,8 @@ func (p *planner) setStatus() {
 // missing for seconds; but only a limited number of them does, because most such names never return.
 func (p *planner) kept(proofs marks) []string {
 	sites := map[string]bool{}
-	for i := range p.Sites {
-		sites[hashOf(p.Sites[i].Name, nameMark)] = true
+	for _, u := range p.all {
+		sites[hashOf(u.Name, nameMark)] = true
 	}
 	others := 0
 	return slices.DeleteFunc(proofs.list(), func(mark string) bool {

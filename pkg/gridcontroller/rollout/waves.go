@@ -12,8 +12,7 @@ import (
 
 // failing returns the sites that have failed with the revision and were not accepted.
 func (p *planner) failing() (all []*Site) {
-	for i := range p.Sites {
-		u := &p.Sites[i]
+	for _, u := range p.all {
 		state := p.state(u)
 		if !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u))) {
 			all = append(all, u)
@@ -71,7 +70,7 @@ func (p *planner) still() bool { return p.done && !p.within }
 
 // fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
 func (p *planner) fullAtRest() bool {
-	return !p.room() && !slices.ContainsFunc(p.Sites, func(u Site) bool { return p.takesPlace(&u) })
+	return !p.room() && !slices.ContainsFunc(p.all, p.takesPlace)
 }
 
 // resume accepts the sites that the written status calls failed, and lets the rollout continue. It returns those that
@@ -125,8 +124,8 @@ func (p *planner) advance() {
 // compares reports whether a workload that counts as proven was not compared yet with what was applied. Somebody may
 // have edited it, so no gate passes, which would be for good.
 func (p *planner) compares() bool {
-	if p.done || !slices.ContainsFunc(p.Sites, func(u Site) bool {
-		return u.Uncompared && !p.leftOut(&u) && p.proven(&u)
+	if p.done || !slices.ContainsFunc(p.all, func(u *Site) bool {
+		return u.Uncompared && !p.leftOut(u) && p.proven(u)
 	}) {
 		return false
 	}
@@ -306,11 +305,8 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 // hasApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is valid
 // for one attempt and one kind: what the wave lacks, which why describes, or empty if it lacks only the approval.
 func (p *planner) hasApproval(wave int, kind, why string) bool {
-	parts := []string{p.Revision, p.gate(wave), p.status.StartTime.UTC().Format(time.RFC3339)}
-	if kind != "" {
-		parts = append(parts, kind)
-	}
-	awaits := strings.Join(parts, "/")
+	parts := []string{p.Revision, p.gate(wave), p.status.StartTime.UTC().Format(time.RFC3339), kind}
+	awaits := strings.TrimSuffix(strings.Join(parts, "/"), "/")
 	if slices.ContainsFunc(strings.Split(p.Approved, ","), func(given string) bool {
 		return strings.TrimSpace(given) == awaits
 	}) {

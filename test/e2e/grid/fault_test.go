@@ -230,7 +230,7 @@ func TestForeignCRDs(t *testing.T) {
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, templates: {east: canary},
 		template: {` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesFailed",
-		`1 of 2 sites failed: east: TemplateNotFound: there is no template "canary"`)
+		`1 of 2 sites failed: east: TemplateNotFound: there is no spec.templatePool.canary`)
 	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
 	f.expectNames("the other site has its Deployment", "Deployment", "demo-west")
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))

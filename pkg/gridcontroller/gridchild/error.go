@@ -35,8 +35,9 @@ func Tellable(err error) Error {
 	return Error{v1.ReasonSyncFailed, Shorten(err.Error())}
 }
 
-// typingError recognises the API server's answer to a template that does not fit its types. The answer is an internal
-// error, and only its message shows the cause.
+// typingError recognises the API server's answer to a template that does not fit its types, or in which entries of a
+// list have the same key: Kubernetes creates such objects, and server-side apply could not tell which manager owns which
+// entry. The answer is an internal error, and only its message shows the cause.
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
 
 // Refused reports whether the API server refused an object because of its content.
@@ -45,25 +46,8 @@ func Refused(err error) bool {
 		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error()))
 }
 
-// listedTwice finds the lists in which entries occur twice, and their keys, in the API server's answer.
-var listedTwice = regexp.MustCompile(`(\.\S+): duplicate entries for key (\[[^]]*\])`)
-
 // Rejected returns the Error for the answer of an API server that Refused an object.
-//
-// Kubernetes creates objects in which entries of a list have the same key, with a warning or without. Server-side apply
-// refuses them, because it could not tell which manager owns which entry.
-func Rejected(err error) error {
-	text := err.Error()
-	var lists []string
-	for _, found := range listedTwice.FindAllStringSubmatch(text, -1) {
-		lists = append(lists, fmt.Sprintf("%s has two entries with the key %s", found[1], found[2]))
-	}
-	if len(lists) > 0 {
-		text = "keep one of them, or give them different keys: " + strings.Join(lists, "; ") +
-			". Grids are applied with server-side apply, which refuses such lists"
-	}
-	return Errorf(v1.ReasonRejected, "%s", Shorten(text))
-}
+func Rejected(err error) error { return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error())) }
 
 // Shorten makes one line of a text, of limited length.
 func Shorten(text string) string {

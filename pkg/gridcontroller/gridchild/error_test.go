@@ -14,8 +14,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// TestListedTwice: what server-side apply says of lists whose entries have the same key is told with list, key and what
-// to change.
+// TestListedTwice: a template in whose lists entries have the same key, which server-side apply does not take, is told
+// as a refusal, with the lists and the keys.
 func TestListedTwice(t *testing.T) {
 	d := &appsv1.Deployment{}
 	if err := yaml.Unmarshal([]byte(`
@@ -45,10 +45,9 @@ spec:
 	}
 	told := Tellable(Rejected(err))
 	for _, part := range []string{
-		"keep one of them, or give them different keys",
-		`.spec.template.spec.containers[name="web"].ports has two entries with the key ` +
+		`.spec.template.spec.containers[name="web"].ports: duplicate entries for key ` +
 			`[containerPort=53,protocol="UDP"]`,
-		`.spec.template.spec.containers[name="web"].env has two entries with the key [name="A"]`,
+		`.spec.template.spec.containers[name="web"].env: duplicate entries for key [name="A"]`,
 	} {
 		if told.Reason != v1.ReasonRejected || !strings.Contains(told.Message, part) {
 			t.Errorf("told %s: %s; want %s", told.Reason, told.Message, part)

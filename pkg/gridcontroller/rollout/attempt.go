@@ -92,10 +92,14 @@ func (p *planner) begin() {
 	if p.halted() {
 		p.status.Message = p.Status.Message
 	}
-	if p.status.AtOnce && !p.done {
-		p.joinWaves()
-	}
 	p.specs = slices.Concat(p.Rollout.Waves, []v1.Wave{{}})
+	if p.status.AtOnce && !p.done { // one wave of all sites, which only have to become ready to prove the revision
+		all := intstr.FromString("100%")
+		p.specs = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}, {}}
+		for _, u := range p.all {
+			u.Wave = 0
+		}
+	}
 	p.waves = make([][]*Site, len(p.specs))
 	for _, site := range p.all {
 		p.waves[site.Wave] = append(p.waves[site.Wave], site)
@@ -108,16 +112,6 @@ func (p *planner) gate(wave int) string { return cmp.Or(p.specs[wave].Name, rest
 
 func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
-}
-
-// joinWaves makes one wave of all sites. They only have to become ready to prove the revision.
-func (p *planner) joinWaves() {
-	all := intstr.FromString("100%")
-	p.Rollout = p.Rollout.DeepCopy()
-	p.Rollout.Waves = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}}
-	for _, u := range p.all {
-		u.Wave = 0
-	}
 }
 
 // attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites that

@@ -260,12 +260,6 @@ func (p *planner) excused(u *Site) bool {
 	return p.knownSilent(u) && of.SilenceApproved
 }
 
-// takesPlace reports whether a site counts towards the limit of its wave: it is listed, or has the revision unproven and
-// the list is full.
-func (p *planner) takesPlace(u *Site) bool {
-	return (p.listed[u.Name] != nil || (p.has(u) && !p.proven(u))) && !p.excused(u)
-}
-
 // room reports whether the status can list one more site.
 func (p *planner) room() bool { return len(p.listed) < p.Most }
 

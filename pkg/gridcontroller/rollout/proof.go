@@ -211,8 +211,7 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 		return
 	}
 	if u.Pods.were(of.Pods) {
-		soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
-		of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
+		of.SoakedSeconds = int32(min(max(of.SilentTime.Sub(of.ReadyTime.Time), 0)/time.Second, 1<<30))
 	}
 	of.ReadyTime, of.Pods = nil, nil
 }
@@ -221,16 +220,6 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 func (p *planner) ask(u *Site, after time.Time) {
 	p.plan.Ask = append(p.plan.Ask, Question{u.Name, after})
 	p.again(p.Now.Add(podsAgain))
-}
-
-// limitOf is how long a site may take to prove the revision.
-func (p *planner) limitOf(u *Site) time.Duration {
-	wave := p.specs[u.Wave]
-	limit := 2*soakOf(wave) + p.Deadline
-	if wave.Check != nil {
-		limit += checkLimit(wave.Check)
-	}
-	return limit
 }
 
 func soakOf(wave v1.Wave) time.Duration { return ptr.Deref(wave.Soak, metav1.Duration{}).Duration }
@@ -267,7 +256,11 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 
 // expire fails a site whose deadline has passed.
 func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
-	limit := p.limitOf(u)
+	wave := p.specs[u.Wave]
+	limit := 2*soakOf(wave) + p.Deadline
+	if wave.Check != nil {
+		limit += checkLimit(wave.Check)
+	}
 	if until := of.Since.Add(limit); p.Now.Before(until) {
 		p.again(until)
 		return
@@ -302,7 +295,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 
 // prove judges a reachable site with the revision.
 func (p *planner) prove(u *Site, of *v1.RolloutSite) {
-	wave := p.specs[u.Wave]
+	wave, soak := p.specs[u.Wave], soakOf(p.specs[u.Wave])
 	state, message := v1.RolloutSiteProgressing, ""
 	if of.State == v1.RolloutSitePending {
 		of.Since = p.second()
@@ -310,7 +303,7 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	if of.ReadyTime == nil && !p.ready(u) && u.Progress.After(of.Since.Time) {
 		of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
 	}
-	sound := p.soaked(u, of, soakOf(wave))
+	sound := p.soaked(u, of, soak)
 	if sound && u.Uncompared {
 		sound = false
 		p.again(p.Now.Add(podsAgain))
@@ -331,10 +324,7 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		p.proofs.add(u)
 		return
 	case sound:
-		state = v1.RolloutSiteChecking
-		if u.Check != nil {
-			message = u.Check.Message
-		}
+		state, message = v1.RolloutSiteChecking, ptr.Deref(u.Check, CheckResult{}).Message
 	}
 	if of.State == v1.RolloutSiteFailed {
 		return
@@ -345,7 +335,7 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		fail(of, u.Broken)
 	case state != v1.RolloutSiteWaiting:
 		why := "it was not ready"
-		if soak := soakOf(wave); soak > 0 {
+		if soak > 0 {
 			why += fmt.Sprintf(" for %s without a break", soak)
 		}
 		if state == v1.RolloutSiteChecking {
@@ -437,18 +427,16 @@ func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)
 	p.again(p.Now.Add(podsAgain)) // Jobs are not watched
-	if u.Check != nil && !began && (u.Check.Failed || !failed && (u.Check.Runs || u.Check.Passed)) {
+	is, limit := ptr.Deref(u.Check, CheckResult{}), checkLimit(check)
+	if !began && (is.Failed || !failed && (is.Runs || is.Passed)) {
 		of.CheckTime = p.second()
 	}
 	switch {
-	case u.Check == nil:
-	case u.Check.Passed:
+	case is.Passed:
 		of.Checked = true
-		return ""
-	case u.Check.Failed:
-		return "its check failed: " + u.Check.Message
-	}
-	if limit := checkLimit(check); began && !p.Now.Before(of.CheckTime.Add(limit+checkReport)) {
+	case is.Failed:
+		return "its check failed: " + is.Message
+	case began && !p.Now.Before(of.CheckTime.Add(limit+checkReport)):
 		return fmt.Sprintf("its check did not succeed within %s", limit)
 	}
 	return ""

@@ -25,7 +25,7 @@ func (p *planner) setStatus() {
 		s.ProvenSites = nil
 	}
 	for i := range p.waves {
-		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
+		if i == len(p.waves)-1 && len(p.waves[i]) == 0 {
 			continue // every site has a wave
 		}
 		of := v1.WaveStatus{Name: p.specs[i].Name, State: cmp.Or(p.states[i], v1.WavePending)}

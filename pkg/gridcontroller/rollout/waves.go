@@ -10,24 +10,16 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// failing returns the sites that have failed with the revision and were not accepted.
-func (p *planner) failing() (all []*Site) {
-	for _, u := range p.all {
-		state := p.state(u)
-		if !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u))) {
-			all = append(all, u)
-		}
-	}
-	return all
-}
-
 // judge decides whether the rollout has to halt, or may continue.
 func (p *planner) judge() {
 	if p.status.GoesBack == undone {
 		p.goOn()
 		return
 	}
-	failing := p.failing()
+	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool {
+		state := p.state(u)
+		return p.leftOut(u) || (state != v1.RolloutSiteFailed && (state != "" || !p.broken(u)))
+	})
 	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
 		failing = p.resume(failing)
 	}
@@ -70,7 +62,9 @@ func (p *planner) still() bool { return p.done && !p.within }
 
 // fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
 func (p *planner) fullAtRest() bool {
-	return !p.room() && !slices.ContainsFunc(p.all, p.takesPlace)
+	return !p.room() && !slices.ContainsFunc(p.all, func(u *Site) bool {
+		return p.listed[u.Name] != nil && !p.excused(u)
+	})
 }
 
 // resume accepts the sites that the written status calls failed, and lets the rollout continue. It returns those that
@@ -143,7 +137,7 @@ func (p *planner) start(wave int) {
 	places, silent := p.limit(wave), p.maxSilent(wave)
 	for _, u := range p.waves[wave] {
 		switch {
-		case !p.takesPlace(u), !p.has(u):
+		case !p.has(u), p.proven(u), p.excused(u):
 		case p.state(u) == v1.RolloutSiteSuspect && silent > 0 && p.passed(wave): // it must not block returning sites
 			silent--
 		default:
@@ -201,8 +195,8 @@ func (p *planner) muster(wave int) muster {
 		default:
 			m.holding, m.moving = append(m.holding, u), m.moving || state != ""
 			m.soaking = m.soaking && (state == v1.RolloutSiteSoaking || state == v1.RolloutSiteChecking)
-			if soaks := state == v1.RolloutSiteSoaking && p.listed[u.Name].ReadyTime != nil; soaks {
-				until := p.listed[u.Name].ReadyTime.Add(soakOf(p.specs[wave]))
+			if of := p.listed[u.Name]; state == v1.RolloutSiteSoaking && of.ReadyTime != nil {
+				until := of.ReadyTime.Add(soakOf(p.specs[wave]))
 				m.until = slices.MaxFunc([]time.Time{m.until, until}, time.Time.Compare)
 			}
 		}

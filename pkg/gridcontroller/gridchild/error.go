@@ -36,8 +36,8 @@ func Tellable(err error) Error {
 }
 
 // typingError recognises the API server's answer to a template that does not fit its types, or in which entries of a
-// list have the same key: Kubernetes creates such objects, and server-side apply could not tell which manager owns which
-// entry. The answer is an internal error, and only its message shows the cause.
+// list have the same key: Kubernetes creates such objects, but server-side apply could not tell which manager owns
+// which entry. The answer is an internal error, and only its message shows the cause.
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
 
 // Refused reports whether the API server refused an object because of its content.

@@ -232,18 +232,17 @@ func OfSite(
 	// A template without a selector is refused by the API server. The site alone would select other grids' pods.
 	own, _, err := unstructured.NestedMap(template, "selector")
 	selects := o.SelectsSite && err == nil && len(own) > 0
-	places := map[string][][]string{o.Key: {{"template", "spec", "nodeSelector"}}}
+	paths := [][]string{{o.Key, "template", "spec", "nodeSelector"}}
 	if selects {
-		places[v1.LabelGridSite] = [][]string{{"selector", "matchLabels"}, {"template", "metadata", "labels"}}
+		paths = append(paths, []string{v1.LabelGridSite, "selector", "matchLabels"},
+			[]string{v1.LabelGridSite, "template", "metadata", "labels"})
 	}
-	for key, paths := range places {
-		for _, path := range paths {
-			labels, err := object(template, path...)
-			if err != nil {
-				return nil, err
-			}
-			labels[key] = site
+	for _, path := range paths {
+		labels, err := object(template, path[1:]...)
+		if err != nil {
+			return nil, err
 		}
+		labels[path[0]] = site
 	}
 	return newChild(o, name, site, annotations, template)
 }

@@ -6,16 +6,13 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// goingBack separates, in a message, the reason for a rollback from what the rollback waits for.
-const goingBack = "; going back: "
-
 // goBack gives the current revision to every site that has another one, in reverse order within each wave. An undo, a
 // reverted commit and onFailure all use it. It is done when the sites that can be reached are ready. Sites that are not
 // ready, or silent, get the revision at once: they lose nothing. The decision is written first. Otherwise a controller
 // that restarts, and no longer sees a failure, would give them the change again.
 func (p *planner) goBack() {
 	undo := p.status.GoesBack == undone
-	phase, text := v1.RolloutRollingBack, p.status.GoesBack+goingBack
+	phase, text := v1.RolloutRollingBack, p.status.GoesBack+"; going back: "
 	if undo {
 		phase, text = v1.RolloutProgressing, "going back: "
 	}
@@ -47,16 +44,11 @@ func (p *planner) goBackIn(wave int) (waiting []*Site) {
 	places := p.limit(wave)
 	for _, u := range p.waves[wave] {
 		switch {
-		case !u.Exists:
-			if p.plan.Current != "" && !p.Gone {
-				waiting = append(waiting, u)
-			}
-		case u.Held, p.knownSilent(u), u.Idle && !goes(u):
-		case goes(u):
+		case !u.Exists && (p.plan.Current == "" || p.Gone):
+		case u.Exists && (u.Held || p.knownSilent(u) || u.Idle && !goes(u)):
+		case goes(u) || !p.ready(u):
 			waiting = append(waiting, u)
-		case !p.ready(u):
-			waiting = append(waiting, u)
-			if u.Broken == "" { // it must not hold up the others
+			if !goes(u) && u.Broken == "" { // a broken one must not hold up the others
 				places--
 			}
 		}

@@ -230,7 +230,7 @@ func (p *planner) silent(u *Site) bool {
 }
 
 func (p *planner) knownSilent(u *Site) bool {
-	return u.Silent || (u.Partly && !p.ready(u) && u.Pods != nil && u.Pods.missingOnSilent())
+	return u.Silent || (u.Partly && !p.ready(u) && u.Pods != nil && u.Pods.Missing > 0 && len(u.Pods.Unready) == 0)
 }
 
 // ready reports whether all pods on reachable nodes of a site run its revision, and are available. If somebody has

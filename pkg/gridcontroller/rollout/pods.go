@@ -85,12 +85,6 @@ func markOf(pod *corev1.Pod) string {
 	return hashOf(string(pod.UID)+"\n"+pod.Name, podMark) + hashOf(ids.String(), containersMark)
 }
 
-// allReady reports whether pods run on reachable nodes, and all of them are ready.
-func (p *Pods) allReady() bool { return len(p.Marks) > 0 && len(p.Unready) == 0 }
-
-// missingOnSilent reports whether all missing pods are on silent nodes.
-func (p *Pods) missingOnSilent() bool { return p.Missing > 0 && len(p.Unready) == 0 }
-
 // readyWhereHeard reports whether each reachable node that the template fits, and at least one, has a pod of the newest
 // template, and all pods there are such, and ready.
 func (p *Pods) readyWhereHeard() bool {
@@ -110,12 +104,4 @@ func (p *Pods) since(before []string) (same, replaced bool) {
 		replaced = replaced || !slices.ContainsFunc(p.Marks, there) && !slices.ContainsFunc(p.Unready, there)
 	}
 	return same, replaced
-}
-
-// were reports whether all pods of earlier marks are still there with the same containers, as far as silent nodes have
-// reported them.
-func (p *Pods) were(before []string) bool {
-	return !slices.ContainsFunc(before, func(mark string) bool {
-		return !slices.Contains(p.Marks, mark) && !slices.Contains(p.Silent, mark)
-	})
 }

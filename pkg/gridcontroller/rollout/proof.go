@@ -70,10 +70,7 @@ func (p *planner) follow(u *Site) {
 		p.ask(u, time.Time{})
 	}
 	if of == nil {
-		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
-			of = p.enlist(u, v1.RolloutSiteFailed, "")
-			of.Message, of.Checked = u.Broken, true
-		}
+		p.followUnlisted(u)
 		return
 	}
 	of = p.startAnew(u, of)
@@ -103,6 +100,14 @@ func (p *planner) follow(u *Site) {
 // mustWait reports whether a site must not get the revision now.
 func (p *planner) mustWait(u *Site) bool {
 	return !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld)
+}
+
+// followUnlisted lists a site that has failed.
+func (p *planner) followUnlisted(u *Site) {
+	if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+		of := p.enlist(u, v1.RolloutSiteFailed, "")
+		of.Message, of.Checked = u.Broken, true
+	}
 }
 
 // startAnew returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the former
@@ -210,7 +215,9 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 		p.ask(u, of.SilentTime.Time)
 		return
 	}
-	if u.Pods.were(of.Pods) {
+	if !slices.ContainsFunc(of.Pods, func(mark string) bool { // as far as silent nodes have reported them
+		return !slices.Contains(u.Pods.Marks, mark) && !slices.Contains(u.Pods.Silent, mark)
+	}) {
 		of.SoakedSeconds = int32(min(max(of.SilentTime.Sub(of.ReadyTime.Time), 0)/time.Second, 1<<30))
 	}
 	of.ReadyTime, of.Pods = nil, nil
@@ -391,7 +398,7 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 
 // beginSoak begins a soak, or continues one that a silence has interrupted, as soon as the pods are known and ready.
 func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
-	if u.Pods == nil || !u.Pods.allReady() {
+	if u.Pods == nil || len(u.Pods.Marks) == 0 || len(u.Pods.Unready) > 0 {
 		p.ask(u, time.Time{})
 		return
 	}

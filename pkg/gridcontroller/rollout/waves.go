@@ -10,16 +10,19 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+// fails reports whether a site has failed with the revision and was not accepted.
+func (p *planner) fails(u *Site) bool {
+	state := p.state(u)
+	return !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u)))
+}
+
 // judge decides whether the rollout has to halt, or may continue.
 func (p *planner) judge() {
 	if p.status.GoesBack == undone {
 		p.goOn()
 		return
 	}
-	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool {
-		state := p.state(u)
-		return p.leftOut(u) || (state != v1.RolloutSiteFailed && (state != "" || !p.broken(u)))
-	})
+	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool { return !p.fails(u) })
 	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
 		failing = p.resume(failing)
 	}
@@ -146,8 +149,7 @@ func (p *planner) start(wave int) {
 	}
 	for _, listed := range []bool{true, false} { // those that are listed come first
 		for _, u := range p.waves[wave] {
-			if (p.listed[u.Name] != nil) != listed || p.has(u) || u.Held || p.silent(u) ||
-				(!u.Exists && p.plan.Current == p.Revision) { // it gets the current revision, which is proven
+			if (p.listed[u.Name] != nil) != listed || !p.mayBegin(u) {
 				continue
 			}
 			recreated := !u.Exists && p.recreates(u) // see keep
@@ -169,6 +171,12 @@ func (p *planner) start(wave int) {
 			}
 		}
 	}
+}
+
+// mayBegin reports whether a site lacks the revision and can get it. If the current revision is the same, which is
+// proven, a site without a workload gets that.
+func (p *planner) mayBegin(u *Site) bool {
+	return !p.has(u) && !u.Held && !p.silent(u) && (u.Exists || p.plan.Current != p.Revision)
 }
 
 // muster is the state of the sites of a wave.

@@ -1,6 +1,7 @@
 package gridchild
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,11 +36,9 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 	var of struct {
 		Selector *metav1.LabelSelector `json:"selector"`
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &of); err != nil {
-		return nil, fmt.Errorf("reading the selector: %w", err)
-	}
+	unreadable := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &of)
 	selector, err := metav1.LabelSelectorAsSelector(of.Selector)
-	if err != nil {
+	if err = cmp.Or(unreadable, err); err != nil {
 		return nil, fmt.Errorf("reading the selector: %w", err)
 	}
 	return selector, nil

@@ -285,16 +285,12 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey and spec.fallbackKeys: %v", err)
 	}
-	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
-	for key, value := range o.Annotations {
-		switch key {
-		case corev1.LastAppliedConfigAnnotation: // it describes the grid, not the Service
-		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval, v1.AnnotationApproved,
-			v1.AnnotationApprovedBy, v1.AnnotationResumed, v1.AnnotationAtOnce, v1.AnnotationHold:
-			// They are about the grid, or hold an object.
-		default:
-			annotations[key] = value
-		}
+	annotations := labels.Merge(o.Annotations, labels.Set{v1.AnnotationTopologyKeys: string(keys)})
+	for _, key := range []string{ // they are about the grid, or hold an object
+		corev1.LastAppliedConfigAnnotation, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval,
+		v1.AnnotationApproved, v1.AnnotationApprovedBy, v1.AnnotationResumed, v1.AnnotationAtOnce, v1.AnnotationHold,
+	} {
+		delete(annotations, key)
 	}
 	return newChild(o, name, "", annotations, spec)
 }

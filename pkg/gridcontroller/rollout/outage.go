@@ -68,9 +68,14 @@ func (p *planner) fellSilent(u *Site) bool {
 	return u.Silent && (accepted == nil || u.SilentSince.After(accepted.Time))
 }
 
-// stop records that a person has to resume the rollout, and since when. goOn ends that.
+// stop records that a person has to resume the rollout, and since when: a time that differs from the last one and from
+// the one that somebody has resumed. goOn ends that.
 func (p *planner) stop(why v1.HaltReason) {
-	p.status.HaltTime, p.status.HaltReason = p.stamp(), why
+	at := p.second()
+	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
+		at.Time = at.Add(time.Second)
+	}
+	p.status.HaltTime, p.status.HaltReason = at, why
 }
 
 func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
@@ -83,13 +88,4 @@ func (p *planner) halted() bool {
 // resumed reports whether somebody has resumed the halt that began at HaltTime.
 func (p *planner) resumed() bool {
 	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
-}
-
-// stamp returns a new HaltTime that differs from the last one and from the one that somebody has resumed.
-func (p *planner) stamp() *metav1.Time {
-	at := p.second()
-	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
-		at.Time = at.Add(time.Second)
-	}
-	return at
 }

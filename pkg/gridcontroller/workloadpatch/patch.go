@@ -6,6 +6,7 @@ package workloadpatch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,12 +107,9 @@ func (s *Schemas) get() (map[string]*spec.Schema, error) {
 // ofKind returns the schema of a kind; nil if it is missing.
 func ofKind(schemas map[string]*spec.Schema, kind schema.GroupVersionKind) *spec.Schema {
 	for _, s := range schemas {
-		kinds, _ := s.Extensions[kindExtension].([]any)
-		for _, k := range kinds {
-			named, _ := k.(map[string]any)
-			if named["group"] == kind.Group && named["version"] == kind.Version && named["kind"] == kind.Kind {
-				return s
-			}
+		var kinds []schema.GroupVersionKind
+		if err := s.Extensions.GetObject(kindExtension, &kinds); err == nil && slices.Contains(kinds, kind) {
+			return s
 		}
 	}
 	return nil

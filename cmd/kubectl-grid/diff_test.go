@@ -110,7 +110,7 @@ func TestDiff(t *testing.T) {
 					`# REFUSED: there is no spec.templatePool.small (spec.templates.west names it)`,
 			}},
 		{"no sites", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
-			[]string{"# no node has the label rack, so there are no sites\n"}},
+			[]string{"# no node has the label rack, so there is nothing to compare\n"}},
 		{
 			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
 			[]string{"error: found no grid in "},

@@ -100,7 +100,8 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	}
 	if service, ok := grid.(*v1.ServiceGrid); ok {
 		child, err := gridchild.OfService(c.owner, service.Spec.Template)
-		return c.answers, c.add(ctx, about.Title, "", child, err)
+		err = c.add(ctx, about.Title, "", child, err)
+		return c.answers, err
 	}
 	err := c.addSites(ctx, grid)
 	return c.answers, err
@@ -160,8 +161,8 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 	spec, status := v1.Workload(grid)
 	about := c.answers[0]
 	if follow := status.GridUniqKey; follow != "" && follow != spec.GridUniqKey {
-		about.note("gridUniqKey changes from %s to %s: the workloads of the old key's sites are removed as spec.removal "+
-			"says", follow, spec.GridUniqKey)
+		about.note("gridUniqKey changes from %s to %s: the workloads of the old key's sites are removed as "+
+			"spec.removal says", follow, spec.GridUniqKey)
 	}
 	revision, err := gridrevision.Of(c.owner.Kind, c.owner.Name, spec)
 	if err != nil {
@@ -200,12 +201,9 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 			return err
 		}
 	}
-	switch {
-	case len(c.answers) > 1:
-	case c.Site != "":
-		about.note("no node has the label %s=%s, so there is no site %s", c.owner.Key, c.Site, c.Site)
-	default:
-		about.note("no node has the label %s, so there are no sites", c.owner.Key)
+	if len(c.answers) == 1 {
+		about.note("no node has the label %s, so there is nothing to compare",
+			strings.TrimSuffix(c.owner.Key+"="+c.Site, "="))
 	}
 	return nil
 }
@@ -295,8 +293,8 @@ func (a *Answer) try(ctx context.Context, api client.Client, live *unstructured.
 		a.note("the annotation %s keeps it as it is: %s", v1.AnnotationHold, why)
 	}
 	if metav1.GetControllerOf(live) == nil {
-		a.note("it is adopted: fields that kubectl wrote and that the template does not have are removed too, which is " +
-			"not shown here")
+		a.note("it is adopted: fields that kubectl wrote and that the template does not have are removed too, " +
+			"which is not shown here")
 	}
 	a.Live, a.Merged = readable(live), readable(merged)
 	return nil

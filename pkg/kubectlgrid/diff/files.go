@@ -34,6 +34,7 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{}
 	for _, name := range names {
 		err := filepath.WalkDir(name, func(file string, entry fs.DirEntry, err error) error {
+			manifest := slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file))
 			switch {
 			case file == "-":
 				return m.read(stdin)
@@ -41,7 +42,7 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 				return err
 			case entry.IsDir() && file != name:
 				return fs.SkipDir
-			case entry.IsDir(), file != name && !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file)):
+			case entry.IsDir(), file != name && !manifest:
 				return nil
 			}
 			data, err := os.ReadFile(file) //nolint:gosec // the file that the user names

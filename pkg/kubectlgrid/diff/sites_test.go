@@ -270,6 +270,17 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 	}
 }
 
+// TestService: the answer about a ServiceGrid is about its Service, and names no site.
+func TestService(t *testing.T) {
+	t.Parallel()
+	answers := applied(t, webSpec("one", ""), nil).compare(t, `{apiVersion: superedge.io/v1, kind: ServiceGrid,
+		metadata: {namespace: shop, name: web}, spec: {gridUniqKey: zone1, template: {ports: [{port: 80}]}}}`)
+	if len(answers) != 1 || answers[0].Title != "ServiceGrid shop/web" || answers[0].Child != "Service.shop.web-svc" ||
+		!answers[0].Differs() {
+		t.Errorf("got %+v", answers)
+	}
+}
+
 // TestNoSuchSite: the answer about a site that does not exist does not deny the others.
 func TestNoSuchSite(t *testing.T) {
 	t.Parallel()
@@ -279,7 +290,7 @@ func TestNoSuchSite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "no node has the label zone1=nowhere, so there is no site nowhere"; len(answers) != 1 ||
+	if want := "no node has the label zone1=nowhere, so there is nothing to compare"; len(answers) != 1 ||
 		!slices.Equal(answers[0].Notes, []string{want}) {
 		t.Errorf("got %+v", answers[0])
 	}

@@ -62,7 +62,7 @@ func (p *planner) acceptSilence() {
 	}
 }
 
-// fellSilent reports whether a site has fallen silent since then.
+// fellSilent reports whether a site has fallen silent since the attempt began, or since somebody accepted an outage.
 func (p *planner) fellSilent(u *Site) bool {
 	accepted := p.status.OutageAccepted
 	return u.Silent && (accepted == nil || u.SilentSince.After(accepted.Time))

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -217,10 +218,7 @@ func (p *planner) runsEverywhere() bool { return p.done && p.plan.Current == p.R
 
 // state is the state of a site that is listed; empty for others.
 func (p *planner) state(u *Site) v1.RolloutSiteState {
-	if of := p.listed[u.Name]; of != nil {
-		return of.State
-	}
-	return ""
+	return ptr.Deref(p.listed[u.Name], v1.RolloutSite{}).State
 }
 
 // silent reports whether a site is silent, or may be: all its nodes are, or all those with pods that are missing, or

@@ -383,16 +383,15 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 		p.ask(u, after)
 		return false
 	}
-	switch same, replaced := u.Pods.since(of.Pods); {
-	case replaced: // by somebody, or by a drain: the site starts over
-		of.Since, of.ReadyTime, of.Pods = p.second(), nil, nil
-		p.again(p.Now.Add(podsAgain))
-	case !same:
-		of.ReadyTime, of.Pods = nil, nil
-		p.again(p.Now.Add(podsAgain))
-	default:
+	same, replaced := u.Pods.since(of.Pods)
+	if same {
 		return ready && over
 	}
+	if replaced { // by somebody, or by a drain: the site starts over
+		of.Since = p.second()
+	}
+	of.ReadyTime, of.Pods = nil, nil
+	p.again(p.Now.Add(podsAgain))
 	return false
 }
 

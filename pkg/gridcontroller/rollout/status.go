@@ -20,7 +20,16 @@ func (p *planner) setPhase(phase v1.RolloutPhase, wave int, message string) {
 func (p *planner) setStatus() {
 	s := p.status
 	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
-	s.ProvenSites, s.AcceptedSites = p.kept(p.proofs), p.accepted.list()
+	// Names that are no sites at present keep their proofs, because a label may be missing for seconds; but not too many
+	// of them, because most such names never return.
+	if len(p.proofs) > len(p.all)+p.Most {
+		sites := marks{}
+		for _, u := range p.all {
+			sites.add(u)
+		}
+		maps.DeleteFunc(p.proofs, func(name, _ string) bool { _, is := sites[name]; return !is })
+	}
+	s.ProvenSites, s.AcceptedSites = p.proofs.list(), p.accepted.list()
 	if p.runsEverywhere() {
 		s.ProvenSites = nil
 	}
@@ -43,23 +52,6 @@ func (p *planner) setStatus() {
 		s.Sites = append(s.Sites, *p.listed[name])
 	}
 	p.plan.Status = s
-}
-
-// kept returns the proofs that the status keeps. Names that are no sites at present keep theirs, because a label may be
-// missing for seconds; but only a limited number of them does, because most such names never return.
-func (p *planner) kept(proofs marks) []string {
-	sites := map[string]bool{}
-	for _, u := range p.all {
-		sites[hashOf(u.Name, nameMark)] = true
-	}
-	others := 0
-	return slices.DeleteFunc(proofs.list(), func(mark string) bool {
-		if sites[mark[:nameMark]] {
-			return false
-		}
-		others++
-		return others > p.Most
-	})
 }
 
 func (p *planner) count(u *Site, of *v1.WaveStatus) {

@@ -579,8 +579,8 @@ func TestHeldSitesFillTheList(t *testing.T) {
 }
 
 // TestOutageReadsOneClock: the clock of the control plane, which says since when sites are silent, is hours before or
-// after the controller's. Sites that were silent when the attempt began make no outage. Those that fall silent later do,
-// until somebody resumes it.
+// after the controller's. Sites that were silent when the attempt began make no outage. Those that fall silent later
+// do, until somebody resumes it.
 func TestOutageReadsOneClock(t *testing.T) {
 	for _, off := range []time.Duration{-5 * time.Hour, 0, 5 * time.Hour} {
 		h := begins(t, rest(30*time.Minute, 1), many(6))

@@ -20,8 +20,8 @@ func (p *planner) setPhase(phase v1.RolloutPhase, wave int, message string) {
 func (p *planner) setStatus() {
 	s := p.status
 	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
-	// Names that are no sites at present keep their proofs, because a label may be missing for seconds; but not too many
-	// of them, because most such names never return.
+	// Names that are no sites at present keep their proofs, because a label may be missing for seconds. Most of them
+	// never return, so there may not be too many.
 	if len(p.proofs) > len(p.all)+p.Most {
 		sites := marks{}
 		for _, u := range p.all {

@@ -1,6 +1,6 @@
-// Package rollout decides which revision each site of a grid should have. New is a pure function of the grid's rollout,
-// the sites with their revisions and health, the status that was written before, the approvals and the time. It reads
-// and writes nothing; the reconcilers of package gridcontroller call it and carry out the plan.
+// Package rollout decides which revision each site of a grid should have. NewPlan is a pure function of the grid's
+// rollout, the sites with their revisions and health, the status that was written before, the approvals and the time.
+// It reads and writes nothing; the reconcilers of package gridcontroller call it and carry out the plan.
 //
 // The status keeps only a few sets and decisions: when the attempt began, which gates have passed, which sites have
 // proven the revision, with which workloads, the sites in flight with their clocks, and which sites people have

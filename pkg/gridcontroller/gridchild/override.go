@@ -54,15 +54,10 @@ func newMatcher(selector *v1.SiteSelector, hasNode HasNode) (m *matcher, err err
 
 // matches reports whether the selector selects a site.
 func (m *matcher) matches(site string) bool {
-	if m.names[site] {
-		return true
-	}
-	for _, pattern := range m.patterns {
-		if ok, _ := path.Match(pattern, site); ok { // newMatcher has checked the pattern
-			return true
-		}
-	}
-	return m.hasNode != nil && m.hasNode(site, m.nodes)
+	return m.names[site] || slices.ContainsFunc(m.patterns, func(pattern string) bool {
+		ok, _ := path.Match(pattern, site) // newMatcher has checked the pattern
+		return ok
+	}) || (m.hasNode != nil && m.hasNode(site, m.nodes))
 }
 
 // Waves knows the wave of every site. The wave of all other sites has no matcher.

@@ -241,15 +241,14 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)
 	case of.State == v1.RolloutSiteFailed:
-	case u.Held, p.silent(u) && of.From == "":
+	case u.Held, p.silent(u) && of.From == "",
+		!p.silent(u) && u.Exists && u.Wave > p.current(): // it has moved, and it is not its turn there
 		delete(p.listed, u.Name)
 	case p.silent(u) && !u.Exists: // no workload can be put back
 	case p.silent(u):
 		// It may have got the revision a moment ago, so it is put back.
 		of.State = v1.RolloutSiteReturning
 		p.again(p.Now)
-	case u.Exists && u.Wave > p.current(): // it has moved, and it is not its turn there
-		delete(p.listed, u.Name)
 	case p.outage != "":
 	case p.broken(u):
 		fail(of, u.Broken)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -88,16 +90,12 @@ func (p *planner) waitsFor(sites []*Site) string {
 // describe names some sites, each with its problem.
 func (p *planner) describe(sites []*Site) string {
 	parts := make([]string, 0, namedSites+1)
-	for i, site := range sites {
-		if i == namedSites {
-			parts = append(parts, fmt.Sprintf("and %d more", len(sites)-i))
-			break
-		}
-		why := cmp.Or(site.Broken, site.Trouble)
-		if of := p.listed[site.Name]; of != nil {
-			why = cmp.Or(of.Message, why)
-		}
+	for _, site := range sites[:min(len(sites), namedSites)] {
+		why := cmp.Or(ptr.Deref(p.listed[site.Name], v1.RolloutSite{}).Message, site.Broken, site.Trouble)
 		parts = append(parts, strings.TrimSuffix(site.Name+": "+why, ": "))
+	}
+	if more := len(sites) - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(parts, "; ")
 }

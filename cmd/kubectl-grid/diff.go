@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +129,10 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 		return err
 	}
 	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
-	program := strings.Fields(cmp.Or(os.Getenv(externalDiff), "diff -u -N"))
+	program := strings.Fields(os.Getenv(externalDiff))
+	if len(program) == 0 {
+		program = []string{"diff", "-u", "-N"}
+	}
 	differ, refused := false, false
 	for _, grid := range grids {
 		switch {

@@ -141,7 +141,8 @@ func TestMissingTemplateConcernsItsSite(t *testing.T) {
 		f.pass(grid)
 	}
 	f.expectTook("apply demo-west")
-	f.expect(grid, "Degraded=True SitesFailed", "1 of 2 sites", "east", v1.ReasonTemplateNotFound, "spec.templatePool.canary")
+	f.expect(grid, "Degraded=True SitesFailed", "1 of 2 sites", "east", v1.ReasonTemplateNotFound,
+		"spec.templatePool.canary")
 	told := f.told()
 	f.expectEvent(told, "Warning", v1.ReasonTemplateNotFound, "east", "canary")
 	if len(told) != 2 {

@@ -41,7 +41,7 @@ func (f *fixture) goOn(grid *v1.DeploymentGrid, revision string) (applies, statu
 	f.Helper()
 	f.calls = nil
 	for passes < 100 {
-		r := f.workloads["DeploymentGrid"]
+		r := f.reconcilers["DeploymentGrid"]
 		r.cache = &keptCache{condensedCache{f.client}, nil} // the events of the last pass have arrived
 		f.pass(grid)
 		passes++

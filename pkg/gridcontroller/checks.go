@@ -87,15 +87,11 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it will be recreated
 	}
-	end := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
-		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
-	})
-	if end < 0 {
+	condition := endOf(job)
+	switch {
+	case condition == nil:
 		return runs, nil
-	}
-	condition := job.Status.Conditions[end]
-	if condition.Type == batchv1.JobComplete {
-		p.memory.ofSite(site).passed = job
+	case condition.Type == batchv1.JobComplete:
 		return &rollout.CheckResult{Passed: true}, nil
 	}
 	if void, err := p.disrupted(ctx, site, job); err != nil {
@@ -109,21 +105,32 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 		"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
 }
 
+// endOf returns the condition with which a Job has ended; nil if it runs.
+func endOf(job *batchv1.Job) *batchv1.JobCondition {
+	i := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &job.Status.Conditions[i]
+}
+
 // removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes
 // forgotten ones after a day.
 func (p *assigned) removePassedJobs(ctx context.Context) {
 	written := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}).Sites
-	for site, memory := range p.memory.sites {
-		unchecked := func(u v1.RolloutSite) bool { return u.Name == site && !u.Checked }
-		switch job := memory.passed; {
-		case job == nil:
+	for name, job := range p.memory.rollout.jobs {
+		unchecked := func(u v1.RolloutSite) bool { return u.Name == job.Labels[v1.LabelGridSite] && !u.Checked }
+		switch end := endOf(job); {
+		case end == nil, end.Type != batchv1.JobComplete, !metav1.IsControlledBy(job, p.grid):
 		case slices.ContainsFunc(written, unchecked):
 			p.lookAgain(p.clock.Now().Add(askPause))
 		default:
 			if err := p.deleteObject(ctx, job); err != nil {
-				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
+				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", name)
 			}
-			memory.passed = nil
+			delete(p.memory.rollout.jobs, name)
 		}
 	}
 }
@@ -167,7 +174,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 		},
 		Spec: spec,
 	}
-	err = p.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
+	err = p.writer.Create(ctx, job)
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
@@ -211,7 +218,7 @@ func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bo
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)
 	}
 	silent, meanwhile := map[string]bool{}, false
-	for _, node := range p.sites[site] {
+	for _, node := range p.sites[site].nodes {
 		lost, since := isLost(node)
 		changed := job.Status.StartTime != nil && since.After(job.Status.StartTime.Time)
 		silent[node.Name], meanwhile = lost || changed, meanwhile || changed

@@ -94,7 +94,7 @@ type childMemory struct {
 	reached             bool
 	progressAt, readyAt time.Time
 	rested              time.Duration
-	silent              int64
+	silent              int
 	// pod is the problem that was found, at podAt, with the pods of a child that makes no progress.
 	pod   string
 	podAt time.Time

@@ -26,13 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -44,8 +41,9 @@ import (
 type Config struct {
 	// API is the client configuration of the API server.
 	API *rest.Config
-	// Workers is how many grids of each kind are reconciled at once.
-	Workers int
+	// Manager has the addresses of /healthz, /readyz and /metrics, the leader election, and in Controller how many grids
+	// of each kind are reconciled at once. Run sets the rest.
+	Manager ctrl.Options
 	// Namespaces are the namespaces whose grids are reconciled; empty for all.
 	Namespaces []string
 	// SiteRemovalGrace is how long a workload outlives the last node of its site, unless its grid sets that.
@@ -55,18 +53,8 @@ type Config struct {
 	// ManageCRDs makes the controller install missing CRDs of grids at the start, and replace older ones, unless
 	// another tool manages them. Otherwise it waits until somebody else has installed them.
 	ManageCRDs bool
-	// HealthAddress is the host:port of /healthz and /readyz, MetricsAddress that of /metrics; "0" serves none.
-	HealthAddress, MetricsAddress string
-	// Also adds other controllers to the manager.
+	// Also, if set, adds other controllers to the manager.
 	Also func(manager.Manager) error
-	// LeaderElection, if set, lets only one of several replicas work.
-	LeaderElection *LeaderElection
-}
-
-// LeaderElection configures the Lease with which replicas elect a leader.
-type LeaderElection struct {
-	Name, Namespace                           string
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
 // nodeKeyIndex is the name of the index of grids by their gridUniqKey.
@@ -99,7 +87,7 @@ func Run(ctx context.Context, c Config) error {
 		apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"),
 	})
 	// The caches can start only when the API server serves the grids, so the CRDs come first.
-	api, err := client.New(c.API, client.Options{Scheme: scheme, Mapper: mapper})
+	api, err := client.New(c.API, client.Options{Scheme: scheme, Mapper: mapper, FieldOwner: v1.FieldManager})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
@@ -113,8 +101,13 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(addReconcilers(ctx, m, c), c.Also(m)); err != nil {
+	if err := addReconcilers(ctx, m, c); err != nil {
 		return err
+	}
+	if c.Also != nil {
+		if err := c.Also(m); err != nil {
+			return err
+		}
 	}
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)
@@ -137,31 +130,15 @@ func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manag
 	for _, namespace := range c.Namespaces {
 		namespaces[namespace] = cache.Config{}
 	}
-	options := ctrl.Options{
-		Scheme:         scheme,
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
-		Logger:         klog.Background(),
-		Cache: cache.Options{
-			ByObject:          byObject,
-			DefaultNamespaces: namespaces,
-			DefaultTransform:  cache.TransformStripManagedFields(),
-		},
-		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
-		HealthProbeBindAddress:  c.HealthAddress,
-		GracefulShutdownTimeout: new(stopLimit),
-		Controller: config.Controller{
-			MaxConcurrentReconciles: c.Workers,
-			SkipNameValidation:      new(true),
-			EnableWarmup:            new(true),
-		},
+	options := c.Manager
+	options.Scheme, options.Logger, options.GracefulShutdownTimeout = scheme, klog.Background(), new(stopLimit)
+	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil }
+	options.Client.FieldOwner = v1.FieldManager
+	options.Cache = cache.Options{
+		ByObject: byObject, DefaultNamespaces: namespaces, DefaultTransform: cache.TransformStripManagedFields(),
 	}
-	if e := c.LeaderElection; e != nil {
-		options.LeaderElection = true
-		options.LeaderElectionReleaseOnCancel = true
-		options.LeaderElectionID, options.LeaderElectionNamespace = e.Name, e.Namespace
-		options.LeaseDuration = &e.LeaseDuration
-		options.RenewDeadline, options.RetryPeriod = &e.RenewDeadline, &e.RetryPeriod
-	}
+	options.Controller.SkipNameValidation, options.Controller.EnableWarmup = new(true), new(true)
+	options.LeaderElectionReleaseOnCancel = true
 	m, err := ctrl.NewManager(c.API, options)
 	if err != nil {
 		return nil, fmt.Errorf("setting up: %w", err)
@@ -222,18 +199,15 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 		schemas:  schemas,
 	}
 	for _, k := range v1.Kinds {
-		var r reconcile.Reconciler = &workloadReconciler{shared: common, GridKind: k}
-		if k.Kind == v1.ServiceGridKind.Kind {
-			r = &serviceReconciler{shared: common}
-		}
-		if err := addReconciler(ctx, m, r, k); err != nil {
+		if err := addReconciler(ctx, m, &reconciler{shared: common, GridKind: k}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k v1.GridKind) error {
+func addReconciler(ctx context.Context, m manager.Manager, r *reconciler) error {
+	k := r.GridKind
 	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
 	err := errors.Join(
 		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
@@ -241,7 +215,7 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 		ctrl.NewControllerManagedBy(m).
 			Named(k.Kind).
 			For(k.New(), builder.WithPredicates(gridChanged())).
-			Watches(childObject(k), ofChild(k.Kind)).
+			Watches(childObject(k), ofChild()).
 			Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
 			Complete(r))
 	if err != nil {

@@ -17,10 +17,8 @@ func TestSetUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, namespaces := range [][]string{nil, in("shop till")} {
-		c := Config{
-			API: &rest.Config{Host: "http://127.0.0.1:1"}, Workers: 1, Namespaces: namespaces,
-			HealthAddress: "0", MetricsAddress: "0",
-		}
+		c := Config{API: &rest.Config{Host: "http://127.0.0.1:1"}, Namespaces: namespaces}
+		c.Manager.HealthProbeBindAddress, c.Manager.Metrics.BindAddress = "0", "0"
 		mapper := restmapper.New(scheme, []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Node")})
 		m, err := newManager(c, scheme, mapper)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -77,13 +77,13 @@ func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "crd", crd.GetName())
 	live := &apiextensionsv1.CustomResourceDefinition{}
+	err := api.Get(ctx, client.ObjectKeyFromObject(crd), live)
+	ours, theirs, tool := crdVersion(crd), crdVersion(live), keeperOf(live)
 	// It applies instead of creating, because the controller's role allows only these names, and a create request does
-	// not name the object.
-	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
-	err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live)
-	ours, theirs := crdVersion(crd), crdVersion(live)
-	switch tool := keeperOf(live); {
-	case apierrors.IsNotFound(err): // it does not force: someone else may create the CRD meanwhile
+	// not name the object. It does not force a new CRD: someone else may create it meanwhile.
+	var options []client.ApplyOption
+	switch {
+	case apierrors.IsNotFound(err):
 	case err != nil:
 		return err
 	case theirs > ours, theirs < ours && tool != "":
@@ -119,19 +119,19 @@ func crdVersion(crd metav1.Object) int {
 	return version
 }
 
+// toolMarks begin the keys of labels and annotations of tools that manage objects.
+var toolMarks = []string{
+	"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "app.kubernetes.io/managed-by",
+	"meta.helm.sh/",
+}
+
 // keeperOf names the tool that manages a CRD and would undo changes to it, or "". A tool is recognised by its labels
 // and annotations, or by a server-side apply. A person's kubectl does not count.
 func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
-	for _, marks := range []map[string]string{crd.Labels, crd.Annotations} {
-		for _, key := range slices.Sorted(maps.Keys(marks)) {
-			for _, prefix := range []string{
-				"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/",
-				"app.kubernetes.io/managed-by", "meta.helm.sh/",
-			} {
-				if strings.HasPrefix(key, prefix) {
-					return key + "=" + marks[key]
-				}
-			}
+	marks := labels.Merge(crd.Labels, crd.Annotations)
+	for _, key := range slices.Sorted(maps.Keys(marks)) {
+		if slices.ContainsFunc(toolMarks, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+			return key + "=" + marks[key]
 		}
 	}
 	for _, entry := range crd.ManagedFields {
@@ -150,12 +150,12 @@ func readCRDs() ([]*unstructured.Unstructured, error) {
 	}
 	var crds []*unstructured.Unstructured
 	for _, file := range files {
-		data, err := fs.ReadFile(manifests.CRDs, file)
-		if err != nil {
-			return nil, fmt.Errorf("reading CRD %s: %w", file, err)
-		}
 		u := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(data, &u.Object); err != nil {
+		data, err := manifests.CRDs.ReadFile(file)
+		if err == nil {
+			err = yaml.Unmarshal(data, &u.Object)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("reading CRD %s: %w", file, err)
 		}
 		crds = append(crds, u)

@@ -2,37 +2,20 @@ package gridcontroller
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// recordEvents records events for what has changed since the last pass.
+// recordEvents records events for what has changed since the last pass, and remembers the states of the sites.
 func (p *report) recordEvents() {
-	m := p.memory
-	event := func(kind, reason, action, format string, args ...any) {
-		p.recorder.Eventf(p.grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
-	}
-	if status := p.rollout.Status; status != nil {
-		mark := fmt.Sprint(p.update, "/", status.Wave, "/", status.Phase)
-		// The former controller may have recorded it.
-		if before := p.written.Rollout; m.rollout.mark == "" && before != nil && before.Phase != "" {
-			m.rollout.mark = fmt.Sprint(p.update, "/", before.Wave, "/", before.Phase)
-		}
-		if m.rollout.mark != mark {
-			m.rollout.mark = mark
-			kind, reason := corev1.EventTypeNormal, v1.ReasonRollout
-			if halted(status) {
-				kind, reason = corev1.EventTypeWarning, v1.ReasonRolloutHalted
-			}
-			event(kind, reason, "Rollout", "%s", p.describeRollout())
-		}
-	}
 	kind, grace := p.Child.Kind, p.removal().grace
 	for _, t := range []struct {
 		sites                        []string
@@ -50,49 +33,61 @@ func (p *report) recordEvents() {
 			"The template no longer sets replicas; sites keep theirs until someone changes them: %s"},
 	} {
 		if len(t.sites) > 0 {
-			event(t.kind, t.reason, t.action, t.format, nameSome(t.sites))
+			p.recorder.Eventf(p.grid, nil, t.kind, t.reason, t.action, t.format, nameSome(t.sites))
 		}
 	}
 	switch {
 	case p.held != nil:
-		p.recordGridEvent(p.grid, m, p.held)
+		p.recordGridEvent(p.grid, p.memory, p.held)
 	case len(p.states) == 0:
-		p.recordGridEvent(p.grid, m, gridchild.Errorf(v1.ReasonNoSites,
+		p.recordGridEvent(p.grid, p.memory, gridchild.Errorf(v1.ReasonNoSites,
 			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))
 	default:
-		m.told = gridchild.Error{}
+		p.memory.told = gridchild.Error{}
 	}
 	// New or changed failures get an event; sites with the same failure share one.
 	fresh := map[gridchild.Error][]string{}
-	for site, state := range p.states {
-		if state.Phase != v1.SiteFailed && state.Phase != v1.SiteStalled {
-			p.memory.ofSite(site).told = gridchild.Error{}
+	failed := func(state v1.SiteState) bool { return state.Phase == v1.SiteFailed || state.Phase == v1.SiteStalled }
+	for _, site := range slices.Sorted(maps.Keys(p.states)) {
+		now, memory := p.states[site], p.memory.ofSite(site)
+		before := memory.state
+		memory.state = now
+		if !failed(now) || failed(before) && before.Reason == now.Reason && before.Message == now.Message {
 			continue
 		}
-		prefix := p.owner.Name + "-"
-		failure := gridchild.Error{
-			Reason:  state.Reason,
-			Message: strings.ReplaceAll(state.Message, prefix+site, prefix+"<site>"),
-		}
-		if told := &p.memory.ofSite(site).told; *told != failure {
-			*told = failure
-			fresh[failure] = append(fresh[failure], site)
-		}
+		own, each := p.owner.Name+"-"+site, p.owner.Name+"-<site>"
+		failure := gridchild.Error{Reason: now.Reason, Message: strings.ReplaceAll(now.Message, own, each)}
+		fresh[failure] = append(fresh[failure], site)
 	}
 	for failure, sites := range fresh {
-		slices.Sort(sites)
-		message := failure.Message
 		if len(sites) == 1 {
-			message = p.states[sites[0]].Message
+			failure.Message = p.states[sites[0]].Message
 		}
-		event(corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(sites), message)
+		p.recorder.Eventf(p.grid, nil, corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(sites),
+			failure.Message)
 	}
 }
 
-// recordGridEvent records an event about the grid as a whole, once.
-func (s *shared) recordGridEvent(grid client.Object, m *gridMemory, err error) {
-	if told := gridchild.Tellable(err); m.told != told {
+// recordRollout records an event if the status that was just written has another state of the rollout than the one
+// before.
+func (p *report) recordRollout() {
+	before, now := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}), p.rollout.Status
+	if now == nil || p.written.UpdateRevision == p.update && before.Wave == now.Wave && before.Phase == now.Phase {
+		return
+	}
+	kind, reason := corev1.EventTypeNormal, v1.ReasonRollout
+	if halted(now) {
+		kind, reason = corev1.EventTypeWarning, v1.ReasonRolloutHalted
+	}
+	p.recorder.Eventf(p.grid, nil, kind, reason, "Rollout", "%s", p.describeRollout())
+}
+
+// recordGridEvent records an event about the grid as a whole, once, and returns the failure that it is about.
+func (s *shared) recordGridEvent(grid client.Object, m *gridMemory, err error) gridchild.Error {
+	told := gridchild.Tellable(err)
+	if m.told != told {
 		m.told = told
 		s.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
+	return told
 }

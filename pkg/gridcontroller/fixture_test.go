@@ -47,11 +47,10 @@ const namespace = "shop"
 // here are the cases that take a certain time, or a certain error.
 type fixture struct {
 	testing.TB
-	client    client.Client
-	clock     *clocktesting.FakePassiveClock
-	events    *events.FakeRecorder
-	workloads map[string]*workloadReconciler
-	services  *serviceReconciler
+	client      client.Client
+	clock       *clocktesting.FakePassiveClock
+	events      *events.FakeRecorder
+	reconcilers map[string]*reconciler
 	// cachedNodes are the nodes that the reconcilers see.
 	cachedNodes toolscache.Indexer
 
@@ -79,7 +78,7 @@ func newFixture(tb testing.TB, objects ...client.Object) *fixture {
 	}
 	f := &fixture{
 		TB: tb, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
-		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
+		reconcilers: map[string]*reconciler{}, nodes: map[string]map[string]string{},
 		applied: map[string]string{}, cachedNodes: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, nil),
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().
@@ -272,14 +271,14 @@ func (f *fixture) unchanged(object appliedObject, config string) bool {
 // restart is a new controller, which remembers nothing.
 func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
+	writer := client.WithFieldOwner(f.client, v1.FieldManager)
 	common := shared{
-		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
+		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: writer, clock: f.clock},
 		recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
 	}
 	for _, k := range v1.Kinds {
-		f.workloads[k.Kind] = &workloadReconciler{shared: common, GridKind: k}
+		f.reconcilers[k.Kind] = &reconciler{shared: common, GridKind: k}
 	}
-	f.services = &serviceReconciler{shared: common}
 }
 
 // metrics are those of the replica that leads.
@@ -472,11 +471,7 @@ func (f *fixture) reconcile(grid client.Object) time.Duration {
 
 // try reconciles a grid. The queue tries again after an error.
 func (f *fixture) try(grid client.Object) (again time.Duration, err error) {
-	var r reconcile.Reconciler = f.services
-	if _, ok := grid.(*v1.ServiceGrid); !ok {
-		r = f.workloads[f.kind(grid)]
-	}
-	result, err := r.Reconcile(f.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)})
+	result, err := f.reconcilers[f.kind(grid)].Reconcile(f.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)})
 	return result.RequeueAfter, err
 }
 

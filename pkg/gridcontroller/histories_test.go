@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 // deaf answers no lists of pods while set, and counts reads of Jobs.
@@ -57,7 +58,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
 		f.completes(grid, in("lab a b c d e")...)
 		d := &deaf{Reader: liveReader{f}}
-		f.workloads["DeploymentGrid"].live = d
+		f.reconcilers["DeploymentGrid"].live = d
 		f.step(time.Hour)
 		f.template(grid, other)
 		f.ready("demo", "lab")
@@ -137,7 +138,8 @@ func TestNewestTemplateOfAStatefulSet(t *testing.T) {
 		}
 	}
 	f.step(time.Minute)
-	p := f.workloads["StatefulSetGrid"].newPass(grid, &gridMemory{sites: map[string]*siteMemory{}})
+	r := f.reconcilers["StatefulSetGrid"]
+	p := r.newPass(grid, gridchild.OwnerOf(r.GridKind, grid), newMemory(grid))
 	children, err := p.childrenOf(t.Context(), p.owner)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +218,7 @@ func TestChecksAreListed(t *testing.T) {
 	f, grid := demo(t, sites, rollingIn(wave))
 	f.completes(grid, sites...)
 	d := &deaf{Reader: liveReader{f}}
-	f.workloads["DeploymentGrid"].live = d
+	f.reconcilers["DeploymentGrid"].live = d
 	f.template(grid, other)
 	f.rolls(grid, sites...)
 	d.jobs = 0
@@ -496,7 +498,7 @@ func TestIdleSiteInAStaleCache(t *testing.T) {
 	f.report("demo-z", appsv1.DeploymentStatus{})
 	f.passes(grid)
 	frozen := false
-	f.workloads["DeploymentGrid"].cache = &lagging{f.client, &frozen, map[string]*unstructured.UnstructuredList{}}
+	f.reconcilers["DeploymentGrid"].cache = &lagging{f.client, &frozen, map[string]*unstructured.UnstructuredList{}}
 	f.template(grid, other)
 	for range 400 {
 		f.ready("demo", "a", "b", "c", "d", "e")

@@ -57,13 +57,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		_ = meta.EachListItem(grids, func(object runtime.Object) error { // it returns no errors
-			switch grid := object.(type) {
-			case *v1.ServiceGrid:
-				countService(grid, total)
-			case v1.Object:
-				_, status := v1.Workload(grid)
-				countSites(status, total)
-				countRollout(status.Rollout, total)
+			if grid, ok := object.(v1.Object); ok {
+				count(statusOf(grid), total)
 			}
 			return nil
 		})
@@ -74,23 +69,25 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func countService(grid *v1.ServiceGrid, total map[string]int) {
-	total["grids"]++
-	total["sites"] += int(grid.Status.Sites)
-	degraded := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionDegraded)
-	switch {
-	case degraded == nil:
-	case degraded.Status != metav1.ConditionTrue:
-		total["sites_ready"] += int(grid.Status.Sites)
-	case degraded.Reason == v1.ReasonNameConflict:
-		total["conflicts"]++
-		fallthrough
-	default:
-		total["sites_failed"]++
+// statusOf returns the status of a grid, that of a ServiceGrid as if its Service were the workload of a site.
+func statusOf(grid v1.Object) *v1.WorkloadGridStatus {
+	service, ok := grid.(*v1.ServiceGrid)
+	if !ok {
+		_, status := v1.Workload(grid)
+		return status
 	}
+	status := &v1.WorkloadGridStatus{Sites: service.Status.Sites}
+	switch degraded := meta.FindStatusCondition(service.Status.Conditions, v1.ConditionDegraded); {
+	case degraded == nil:
+	case degraded.Status == metav1.ConditionTrue:
+		status.FailedSites, status.States = 1, map[string]v1.SiteState{"": {Reason: degraded.Reason}}
+	default:
+		status.ReadySites = status.Sites
+	}
+	return status
 }
 
-func countSites(status *v1.WorkloadGridStatus, total map[string]int) {
+func count(status *v1.WorkloadGridStatus, total map[string]int) {
 	total["grids"]++
 	total["sites"] += int(status.Sites)
 	total["sites_ready"] += int(status.ReadySites)
@@ -109,10 +106,7 @@ func countSites(status *v1.WorkloadGridStatus, total map[string]int) {
 	if degraded != nil && degraded.Reason == v1.ReasonMassRemoval {
 		total["removals_held"]++
 	}
-}
-
-func countRollout(rollout *v1.RolloutStatus, total map[string]int) {
-	switch {
+	switch rollout := status.Rollout; {
 	case rollout == nil:
 	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // sites failed later
 		total["rollouts_halted"]++

@@ -17,7 +17,7 @@ import (
 // pass is one pass over all sites of a grid. It has what lives during the whole pass. What it finds out is in stages:
 // assigned, planned, synced, report. Each is made from the one before, which it embeds, and is not changed afterwards.
 type pass struct {
-	*workloadReconciler
+	*reconciler
 
 	grid v1.Object
 	spec *v1.WorkloadGridSpec
@@ -40,8 +40,8 @@ type pass struct {
 type assigned struct {
 	*pass
 
-	// assignment says which site has which child; nil if a change of gridUniqKey is held. children has the grid's
-	// children by name. strangers has other workloads with the names of children; nil for a name that no workload has.
+	// assignment says which site has which child. children has the grid's children by name. strangers has other
+	// workloads with the names of children; nil for a name that no workload has.
 	assignment          *gridchild.Names
 	children, strangers map[string]*child
 	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.
@@ -69,8 +69,7 @@ type planned struct {
 	rollout rollout.Plan
 	// gone are the children of sites without nodes.
 	gone []vanished
-	// held is why losses, or a change of gridUniqKey, must wait for an approval; nil if none do. waiting has the sites
-	// with these losses.
+	// held is why losses must wait for an approval; nil if none do. waiting has the sites with these losses.
 	held    error
 	waiting map[string]bool
 }
@@ -92,17 +91,17 @@ type report struct {
 	*synced
 
 	states map[string]v1.SiteState
+	// in has the sites in each phase, sorted.
+	in map[v1.SitePhase][]string
 }
 
-func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
-	p := &pass{
-		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m, budget: perPass,
-	}
+func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemory) *pass {
+	p := &pass{reconciler: r, grid: grid, owner: owner, memory: m, budget: perPass}
 	leap := leap(m.lastPass, r.clock.Now())
 	m.leap, m.lastPass = m.leap+leap, r.clock.Now()
-	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
-		m.generation, m.labels = grid.GetGeneration(), p.owner.Labels
-		m.templates, m.rollout.revisions = map[string]*templateMemory{}, nil
+	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, owner.Labels) {
+		m.generation, m.labels = grid.GetGeneration(), owner.Labels
+		m.templates, m.rollout.objects = map[string]*templateMemory{}, nil
 		for _, of := range m.sites {
 			of.desired = identity{}
 		}
@@ -111,7 +110,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		of.progressAt = of.progressAt.Add(leap)
 	}
 	p.spec, p.status = v1.Workload(grid)
-	p.sites = sitesOf(r.nodes, p.spec.GridUniqKey)
+	p.sites = sitesOf(r.nodes, owner.Key)
 	p.names = slices.Sorted(maps.Keys(p.sites))
 	return p
 }
@@ -133,14 +132,7 @@ func (p *pass) lookAgain(at time.Time) {
 // spent reports whether the time for requests of this pass has passed.
 func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
 
-func (p *pass) run(ctx context.Context) (*report, error) {
-	children, err := p.childrenOf(ctx, p.owner)
-	if err != nil {
-		return nil, err
-	}
-	if held := p.holdKey(children); held != nil {
-		return p.reportHeld(children, held), nil
-	}
+func (p *pass) run(ctx context.Context, children map[string]*child) (*report, error) {
 	assigned, err := p.assign(ctx, children)
 	if err != nil {
 		return nil, err

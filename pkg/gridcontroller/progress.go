@@ -7,11 +7,8 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -24,11 +21,10 @@ const (
 	podPause   = 30 * time.Second
 	askPause   = 10 * time.Second
 	podTimeout = 2 * time.Second
-	// podsAtOnce is the largest number of pods that one request reads, nodesAtOnce that of nodes whose pods are read
-	// for a message, and nodesEach that of nodes which are asked for one by one for a proof.
-	podsAtOnce  = 500
-	nodesAtOnce = 3
-	nodesEach   = 8
+	// podsAtOnce is the largest number of pods that one request reads, and nodesEach that of nodes which are asked for
+	// one by one.
+	podsAtOnce = 500
+	nodesEach  = 8
 )
 
 // progressTold returns when a site made its last progress by the live status. It returns nil if the site has made some
@@ -53,13 +49,13 @@ func podCounts(state v1.SiteState) [3]int64 {
 // have the time of the last progress from an earlier controller.
 func (p *planned) followProgress(site string, state *v1.SiteState, live *child) {
 	m := p.memory.ofSite(site)
-	silent, lost, _ := p.sites.silent(site)
+	silent := p.sites[site].silent
 	returned := silent < m.silent
 	m.silent = silent
 	switch {
 	case state.Phase == v1.SiteFailed, state.Phase == v1.SiteHeld:
 		return
-	case lost:
+	case p.sites[site].lost():
 		state.Phase = v1.SiteUnreachable
 	}
 	now, deadline := p.clock.Now(), p.spec.ProgressDeadline()
@@ -114,7 +110,7 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 }
 
 // describeLack is what a site without progress has and lacks. silent is how many of its nodes are silent.
-func (p *pass) describeLack(state *v1.SiteState, live *child, silent int64) string {
+func (p *pass) describeLack(state *v1.SiteState, live *child, silent int) string {
 	text := fmt.Sprintf("%d of %d pods are ready, %d updated", state.ReadyReplicas, state.Replicas,
 		state.UpdatedReplicas)
 	if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
@@ -142,65 +138,18 @@ func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteS
 		memory := p.memory.ofSite(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pod, err := p.podIn(ctx, site)
+			pods, err := p.podsOf(ctx, site, true)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site that makes no progress",
 					"site", site, "reason", err)
 			} else {
-				memory.pod = pod
+				memory.pod = gridview.FirstPodProblem(pods, p.owner.Key, site)
 			}
 		}
 		p.lookAgain(memory.podAt.Add(podPause))
 		if memory.pod != "" {
 			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
 			states[site] = state
-		}
-	}
-}
-
-// podIn describes a problem of a pod of a site; "" if it finds none. It first reads pending pods, which are few, and
-// then the pods on some of the site's nodes, which the API server finds quickly.
-func (p *planned) podIn(ctx context.Context, site string) (string, error) {
-	if p.targets[site].Templates == nil { // the workload is left alone
-		return "", nil
-	}
-	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
-	for _, node := range p.sites[site][:min(nodesAtOnce, len(p.sites[site]))] {
-		looks = append(looks, [2]string{"spec.nodeName", node.Name})
-	}
-	for _, look := range looks {
-		pods, err := p.podsWith(ctx, site, fields.OneTermEqualSelector(look[0], look[1]))
-		if err != nil {
-			return "", err
-		}
-		if problem := gridview.FirstPodProblem(pods, p.owner.Key, site); problem != "" {
-			return problem, nil
-		}
-	}
-	return "", nil
-}
-
-// podsWith reads the pods of a site's workload whose fields match. Pods of others with the same labels are left out.
-func (p *assigned) podsWith(ctx context.Context, site string, field fields.Selector) (own []corev1.Pod, err error) {
-	live := cmp.Or(p.child(site), p.orphan(site))
-	if live == nil { // it was made a moment ago
-		return nil, nil
-	}
-	for token := ""; ; {
-		pods := &corev1.PodList{}
-		err := p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace), client.Limit(podsAtOnce),
-			client.Continue(token), client.MatchingLabelsSelector{Selector: live.selector},
-			client.MatchingFieldsSelector{Selector: field})
-		if err != nil {
-			return nil, fmt.Errorf("listing pods: %w", err)
-		}
-		for i := range pods.Items {
-			if gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, &pods.Items[i]) {
-				own = append(own, pods.Items[i])
-			}
-		}
-		if token = pods.Continue; token == "" {
-			return own, nil
 		}
 	}
 }

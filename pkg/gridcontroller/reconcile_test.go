@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 // TestOneApplyPerSite: SuperEdge's controller sent one create per node, and swallowed the conflicts.
@@ -79,7 +80,7 @@ func TestRestartWithManySites(t *testing.T) {
 		t.Fatalf("%d of %d sites are ready", grid.Status.ReadySites, len(sites))
 	}
 	f.restart()
-	f.workloads["DeploymentGrid"].cache = condensedCache{f.client}
+	f.reconcilers["DeploymentGrid"].cache = condensedCache{f.client}
 	f.mu.Lock()
 	f.calls, f.reads = nil, 0
 	f.mu.Unlock()
@@ -329,7 +330,7 @@ func TestSlowWebhook(t *testing.T) {
 // TestLimits: what the controller's flags do not allow is reported, and nothing is done.
 func TestLimits(t *testing.T) {
 	f, grid := demo(t, in("east west"))
-	r := f.workloads["DeploymentGrid"]
+	r := f.reconcilers["DeploymentGrid"]
 	r.limits = Limits{SiteKeys: []string{"region"}}
 	f.pass(grid)
 	f.expect(grid, "Degraded=True NotAllowed", "--allowed-site-keys", "region")
@@ -620,7 +621,7 @@ func TestNoAdoptionByADeletedGrid(t *testing.T) {
 	orphan.OwnerReferences = nil
 	f := newFixture(t, orphan)
 	f.nodesIn("east")
-	f.workloads["DeploymentGrid"].cache = newFixture(t, grid, orphan.DeepCopy()).client
+	f.reconcilers["DeploymentGrid"].cache = newFixture(t, grid, orphan.DeepCopy()).client
 	f.reconcile(grid)
 	f.expectTook()
 }
@@ -764,9 +765,9 @@ func TestSummary(t *testing.T) {
 // summaryOf is a grid whose sites were found in these states.
 func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	grid := deploymentGrid("demo", plain)
-	p := (&pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}}).reportHeld(nil, nil)
-	p.states = states
-	p.summarize(&grid.Status)
+	p := &pass{grid: grid, spec: &grid.Spec, memory: newMemory(grid)}
+	current := gridchild.NewTemplates(p.spec, gridchild.Context{})
+	newReport(&synced{planned: &planned{assigned: &assigned{pass: p, current: current}}}, states).summarize(&grid.Status)
 	return grid
 }
 
@@ -813,7 +814,7 @@ func TestLabelOfAChildIsRemoved(t *testing.T) {
 	if err := f.client.Create(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	f.workloads["DeploymentGrid"].cache = labelled{f.client}
+	f.reconcilers["DeploymentGrid"].cache = labelled{f.client}
 	f.pass(grid)
 	f.step(cacheLag)
 	f.pass(grid)
@@ -836,9 +837,9 @@ func TestDeletedBeforeItWasAdopted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache := &former{f.workloads["DeploymentGrid"].cache, &unstructured.Unstructured{Object: object}}
+	cache := &former{f.reconcilers["DeploymentGrid"].cache, &unstructured.Unstructured{Object: object}}
 	cache.object.SetGroupVersionKind(v1.DeploymentGridKind.Child)
-	f.workloads["DeploymentGrid"].cache = cache
+	f.reconcilers["DeploymentGrid"].cache = cache
 	f.pass(grid)
 	f.expectTook()
 	cache.object = nil

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -70,13 +71,21 @@ func (p *planned) findVanished(ctx context.Context) {
 			continue
 		}
 		live := p.children[name]
-		if _, wanted := p.assignment.BySite[live.site]; wanted {
+		if kept, wanted := p.assignment.BySite[live.site]; wanted {
 			// The site has another child. A person must decide which of the two to delete.
-			klog.FromContext(ctx).V(2).Info("A site has two children",
-				"site", live.site, "child", name, "kept", p.assignment.BySite[live.site])
+			klog.FromContext(ctx).V(2).Info("A site has two children", "site", live.site, "child", name, "kept", kept)
 			continue
 		}
-		p.gone = append(p.gone, vanished{live: live})
+		v, told := vanished{live: live}, p.memory.ofSite(live.site).state
+		if v.known = told.Phase == v1.SiteRemoving && told.RemovalTime != nil; v.known {
+			v.at = told.RemovalTime.Time
+		} else {
+			v.at = p.clock.Now().Add(p.removal().grace).Truncate(time.Second)
+		}
+		if told.RemovalApproved {
+			p.memory.approved[live.site] = true
+		}
+		p.gone = append(p.gone, v)
 	}
 }
 
@@ -97,23 +106,9 @@ const (
 )
 
 // losses returns the losses that sites are about to suffer without a person having asked for each of them.
-func (p *planned) losses() []loss {
-	rules, m := p.removal(), p.memory
-	var all []loss
-	for i := range p.gone {
-		v := &p.gone[i]
-		told := p.status.States[v.live.site]
-		if told.RemovalApproved {
-			m.approved[v.live.site] = true
-		}
-		v.at, v.known = m.removals[v.live.site]
-		if !v.known { // an earlier controller may have set the time already
-			v.at = p.clock.Now().Add(rules.grace).Truncate(time.Second)
-			if told.Phase == v1.SiteRemoving && told.RemovalTime != nil {
-				v.at, v.known = told.RemovalTime.Time, true
-			}
-		}
-		if !v.live.deleting && !rules.retain && !v.live.held {
+func (p *planned) losses() (all []loss) {
+	for _, v := range p.gone {
+		if !v.live.deleting && !p.removal().retain && !v.live.held {
 			all = append(all, loss{v.live.site, v.at.UTC().Format(time.RFC3339), vanishes})
 		}
 	}
@@ -151,45 +146,36 @@ func (p *planned) empties(site string, live *child) bool {
 // approval. Their sites are left alone.
 func (p *planned) holdLosses() {
 	now, m := p.clock.Now(), p.memory
-	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
-	all := p.losses()
-	still := map[string]bool{}
-	var waiting []loss
+	maps.DeleteFunc(m.losses, func(_ string, l v1.SiteLoss) bool { return now.Sub(l.Time.Time) > lossWindow })
+	p.waiting = map[string]bool{}
+	all, still, byKind, names := p.losses(), map[string]bool{}, map[lossKind][]string{}, []string{}
 	for _, l := range all {
 		still[l.site] = true
 		if _, counted := m.losses[l.site]; !m.approved[l.site] && (!counted || l.kind == vanishes) {
-			waiting = append(waiting, l)
+			names = append(names, l.site+"="+l.at)
+			byKind[l.kind] = append(byKind[l.kind], l.site)
+			p.waiting[l.site] = true
 		}
 	}
 	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
-	p.waiting = map[string]bool{}
-	sites := len(p.assignment.BySite) + len(p.gone)
-	if limit := p.removal().limit(sites); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
-		names := make([]string, 0, len(waiting))
-		byKind := map[lossKind][]string{}
-		for _, l := range waiting {
-			names = append(names, l.site+"="+l.at)
-			byKind[l.kind] = append(byKind[l.kind], l.site)
-		}
-		approval := token(names)
-		into := p.waiting
-		if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
-			into = m.approved
-		} else {
-			var texts []string
-			for _, kind := range []lossKind{vanishes, zeroed, emptied, moved} {
-				if sites := byKind[kind]; len(sites) > 0 {
-					texts = append(texts, fmt.Sprintf("%d sites %s (%s)", len(sites), kind, nameSome(sites)))
-				}
+	sites, approval := len(p.assignment.BySite)+len(p.gone), token(names)
+	switch limit := p.removal().limit(sites); {
+	case len(names) == 0, len(names)+len(m.losses) <= limit:
+		clear(p.waiting)
+	case p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval:
+		maps.Copy(m.approved, p.waiting)
+		clear(p.waiting)
+	default:
+		var texts []string
+		for _, kind := range []lossKind{vanishes, zeroed, emptied, moved} {
+			if sites := byKind[kind]; len(sites) > 0 {
+				texts = append(texts, fmt.Sprintf("%d sites %s (%s)", len(sites), kind, nameSome(sites)))
 			}
-			p.held = gridchild.Errorf(v1.ReasonMassRemoval,
-				"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
-					"if it is meant, annotate the grid with %s=%s",
-				strings.Join(texts, ", "), limit, sites, p.Child.Kind, v1.AnnotationApproveRemoval, approval)
 		}
-		for _, l := range waiting {
-			into[l.site] = true
-		}
+		p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+			"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
+				"if it is meant, annotate the grid with %s=%s",
+			strings.Join(texts, ", "), limit, sites, p.Child.Kind, v1.AnnotationApproveRemoval, approval)
 	}
 	for _, l := range all {
 		_, counted := m.losses[l.site]
@@ -197,8 +183,8 @@ func (p *planned) holdLosses() {
 		case l.kind == vanishes: // it is counted when it is removed
 		case p.waiting[l.site]:
 			p.targets[l.site] = target{}
-		case !m.approved[l.site] && !counted:
-			m.losses[l.site] = now
+		case !counted:
+			p.countLoss(l.site)
 		}
 	}
 	if !maps.Equal(p.waiting, m.withheld) {
@@ -207,27 +193,30 @@ func (p *planned) holdLosses() {
 	}
 }
 
+// countLoss counts the loss of a site, unless somebody has approved it.
+func (p *pass) countLoss(site string) {
+	if !p.memory.approved[site] {
+		p.memory.losses[site] = v1.SiteLoss{Site: site, Time: metav1.NewTime(p.clock.Now().Truncate(time.Second))}
+	}
+}
+
 // removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
 func (p *synced) removeVanished(ctx context.Context) {
-	rules, now, m := p.removal(), p.clock.Now(), p.memory
-	m.removals = map[string]time.Time{}
+	retain, now := p.removal().retain, p.clock.Now()
 	for _, v := range p.gone {
-		state := liveState(v.live, v1.SiteRemoving)
-		state.Reason = v1.ReasonSiteVanished
-		if going := !rules.retain && !v.live.held; going {
-			m.removals[v.live.site] = v.at
-			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.live.site]
+		site, state := v.live.site, liveState(v.live, v1.SiteRemoving)
+		if going := !retain && !v.live.held; going {
+			state.Reason = v1.ReasonSiteVanished
+			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, p.memory.approved[site]
 			if !v.known {
-				p.vanished = append(p.vanished, v.live.site)
+				p.vanished = append(p.vanished, site)
 			}
 		}
 		switch {
-		case rules.retain:
-			state.Phase = v1.SiteRetained
-		case v.live.held:
-			state = heldState(v.live)
-		case v.live.deleting: // the end of the deletion will be an event
-		case p.waiting[v.live.site]:
+		case retain:
+			state.Phase, state.Reason, state.Message = v1.SiteRetained, v1.ReasonSiteVanished, ""
+		case v.live.held, v.live.deleting: // the end of the deletion will be an event
+		case p.waiting[site]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):
@@ -235,90 +224,66 @@ func (p *synced) removeVanished(ctx context.Context) {
 		case p.spent():
 			p.lookAgain(now)
 		default:
-			if err := p.removeSite(ctx, v); err != nil {
+			if err := p.removeSite(ctx, v.live); err != nil {
 				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
-				p.removed = append(p.removed, v.live.site)
-				if !m.approved[v.live.site] {
-					m.losses[v.live.site] = now
-				}
+				p.removed = append(p.removed, site)
+				p.countLoss(site)
 			}
 		}
-		p.leaving[v.live.site] = state
+		p.leaving[site] = state
 	}
-}
-
-// lossesLeft are the grid's new status.losses.
-func (p *pass) lossesLeft() []v1.SiteLoss {
-	all := make([]v1.SiteLoss, 0, len(p.memory.losses))
-	for _, site := range slices.Sorted(maps.Keys(p.memory.losses)) {
-		at := p.memory.losses[site].Truncate(time.Second)
-		all = append(all, v1.SiteLoss{Site: site, Time: metav1.NewTime(at)})
-	}
-	return all
 }
 
 // removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
 // the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data.
-func (p *pass) removeSite(ctx context.Context, v vanished) error {
-	sites := []string{v.live.site}
-	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.live.site {
+func (p *pass) removeSite(ctx context.Context, live *child) error {
+	sites := []string{live.site}
+	if named := strings.TrimPrefix(live.name, p.owner.Name+"-"); named != live.site {
 		sites = append(sites, named) // the label that names the site may have been changed
 	}
 	for _, site := range sites {
 		node, err := p.nodeIn(ctx, p.owner.Key, site)
 		if err != nil {
-			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, v.live.name, err)
+			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, live.name, err)
 		}
 		if node != "" {
 			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not "+
-				"shown yet", p.Child.Kind, v.live.name, node)
+				"shown yet", p.Child.Kind, live.name, node)
 		}
 	}
-	return p.deleteObject(ctx, objectOf(p.owner, v.live))
+	return p.deleteObject(ctx, objectOf(p.owner, live))
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
 // workloads that it needs an approval. It returns why, or nil.
 func (p *pass) holdKey(children map[string]*child) error {
-	m, follows := p.memory, p.status.GridUniqKey
-	if m.losses == nil {
-		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
-		for _, told := range p.status.Losses {
-			m.losses[told.Site] = told.Time.Time
-		}
-	}
+	m, key := p.memory, p.spec.GridUniqKey
 	var sites []string
 	for _, live := range children {
-		if follows == "" && live.key != v1.KeyLabelValue(p.spec.GridUniqKey) { // the status is lost
-			follows = live.key
+		if m.key == "" && live.key != v1.KeyLabelValue(key) { // the status is lost
+			m.key = live.key
 		}
 		if !live.deleting {
 			sites = append(sites, live.site)
 		}
 	}
-	if follows == "" || follows == p.spec.GridUniqKey {
-		m.key = ""
-		return nil
-	}
-	limit := p.removal().limit(len(sites))
-	if m.key == p.spec.GridUniqKey || len(sites) <= limit {
-		return nil
-	}
+	follows, limit := cmp.Or(m.key, key), p.removal().limit(len(sites))
+	approval := token(sites, follows, key, strconv.FormatInt(p.grid.GetGeneration(), 10))
 	slices.Sort(sites)
-	approval := token(sites, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
-	if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
-		m.key = p.spec.GridUniqKey
+	switch {
+	case follows == key, len(sites) <= limit:
+	case p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval:
 		for _, site := range sites {
 			m.approved[site] = true
 		}
-		return nil
+	default:
+		return gridchild.Errorf(v1.ReasonMassRemoval,
+			"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
+				"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
+			follows, key, p.Child.Kind, len(sites), nameSome(sites), limit, v1.AnnotationApproveRemoval, approval)
 	}
-	m.rollout.known = nil // the clocks of sites stop until it is approved
-	return gridchild.Errorf(v1.ReasonMassRemoval,
-		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
-			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
-		follows, p.spec.GridUniqKey, p.Child.Kind, len(sites), nameSome(sites), limit,
-		v1.AnnotationApproveRemoval, approval)
+	m.key = key
+	return nil
 }

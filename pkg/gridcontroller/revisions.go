@@ -25,7 +25,7 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if m.revisions != nil {
+	if m.objects != nil {
 		return update.Name, nil
 	}
 	objects, err := p.readRevisions(ctx)
@@ -33,21 +33,17 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var own *appsv1.ControllerRevision
-	revisions, highest := map[string]gridrevision.Revision{}, int64(0)
+	highest := int64(0)
 	for _, object := range objects {
-		revision, err := gridrevision.FromObject(object)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
+		highest = max(highest, object.Revision)
+		if object.Name != update.Name {
 			continue
 		}
-		if object.Name == update.Name {
-			if own = object; !revision.Same(update) {
-				return "", gridchild.Errorf(v1.ReasonNameConflict,
-					"ControllerRevision %s is not what this grid has written; delete it", object.Name)
-			}
+		if revision, err := gridrevision.FromObject(object); err != nil || !revision.Same(update) {
+			return "", gridchild.Errorf(v1.ReasonNameConflict,
+				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
 		}
-		revisions[object.Name] = revision
-		highest = max(highest, object.Revision)
+		own = object
 	}
 	switch {
 	case own == nil:
@@ -55,7 +51,7 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 		if p.spec.Rollout == nil {
 			own.Annotations = map[string]string{v1.AnnotationCompleted: p.clock.Now().UTC().Format(time.RFC3339)}
 		}
-		err := p.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
+		err := p.writer.Create(ctx, own)
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			return "", gridchild.Errorf(v1.ReasonNameConflict,
@@ -63,16 +59,15 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 		case err != nil:
 			return "", fmt.Errorf("making ControllerRevision %s: %w", own.Name, err)
 		}
-		objects, revisions[own.Name] = append(objects, own), update
+		objects = append(objects, own)
 	case own.Revision < highest: // an undo
 		before := own.DeepCopy()
 		own.Revision = highest + 1
-		err := p.writer.Patch(ctx, own, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
-		if err != nil {
+		if err := p.writer.Patch(ctx, own, client.MergeFrom(before)); err != nil {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions = objects, revisions
+	m.objects = objects
 	return update.Name, nil
 }
 
@@ -90,8 +85,7 @@ func (p *assigned) markCompleted(ctx context.Context) {
 		before := object.DeepCopy()
 		now := p.clock.Now().UTC().Format(time.RFC3339)
 		metav1.SetMetaDataAnnotation(&object.ObjectMeta, v1.AnnotationCompleted, now)
-		err := p.writer.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
-		if err != nil {
+		if err := p.writer.Patch(ctx, object, client.MergeFrom(before)); err != nil {
 			object.Annotations = before.Annotations
 			klog.FromContext(ctx).Error(err, "Cannot note that a revision is complete", "revision", object.Name)
 		}
@@ -110,34 +104,28 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 	var own []*appsv1.ControllerRevision
 	for i := range list.Items {
 		object := &list.Items[i]
-		by := metav1.GetControllerOf(object)
-		switch {
-		case by != nil && by.UID == p.grid.GetUID():
+		switch by := metav1.GetControllerOf(object); {
+		case by == nil:
+			revision, err := gridrevision.FromObject(object)
+			if err != nil || !revision.IsOf(p.Kind, p.grid.GetName()) {
+				continue
+			}
+			before := object.DeepCopy()
+			object.OwnerReferences = append(object.OwnerReferences,
+				*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)))
+			patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+			if err := p.writer.Patch(ctx, object, patch); err != nil {
+				return nil, fmt.Errorf("adopting ControllerRevision %s: %w", object.Name, err)
+			}
 			own = append(own, object)
-			continue
-		case by != nil && by.Kind == p.Kind && by.Name == p.grid.GetName():
+		case by.UID == p.grid.GetUID():
+			own = append(own, object)
+		case by.Kind == p.Kind && by.Name == p.grid.GetName():
 			// A former grid of this name has left it, and the garbage collector will remove it.
-			if err := p.deleteObject(ctx, object.DeepCopy()); err != nil {
+			if err := p.deleteObject(ctx, object); err != nil {
 				return nil, fmt.Errorf("removing ControllerRevision %s of a former grid: %w", object.Name, err)
 			}
-			continue
-		case by != nil:
-			continue
 		}
-		revision, err := gridrevision.FromObject(object)
-		if err != nil || !revision.IsOf(p.Kind, p.grid.GetName()) {
-			continue
-		}
-		before := object.DeepCopy()
-		object.OwnerReferences = append(object.OwnerReferences,
-			*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)))
-		err = p.writer.Patch(ctx, object,
-			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
-			client.FieldOwner(v1.FieldManager))
-		if err != nil {
-			return nil, fmt.Errorf("adopting ControllerRevision %s: %w", object.Name, err)
-		}
-		own = append(own, object)
 	}
 	return own, nil
 }
@@ -160,11 +148,10 @@ func (p *planned) deleteOldRevisions(ctx context.Context) {
 		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {
-		if err := p.deleteObject(ctx, object.DeepCopy()); err != nil {
+		if err := p.deleteObject(ctx, object); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}
-		delete(m.revisions, object.Name)
 		m.objects = slices.DeleteFunc(slices.Clone(m.objects), func(of *appsv1.ControllerRevision) bool {
 			return of.UID == object.UID
 		})

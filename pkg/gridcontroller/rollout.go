@@ -41,25 +41,22 @@ type target struct {
 
 // rolloutMemory is the memory of a rollout between reconciliations.
 type rolloutMemory struct {
-	// objects are the grid's ControllerRevisions. revisions has their contents by name; nil if they must be read.
-	objects   []*appsv1.ControllerRevision
-	revisions map[string]gridrevision.Revision
+	// objects are the grid's ControllerRevisions; nil if they must be read.
+	objects []*appsv1.ControllerRevision
 	// jobs are the Jobs of checks, by name, as they were at jobsAt.
 	jobs   map[string]*batchv1.Job
 	jobsAt time.Time
 	// written is the grid with the newest status that is known to be written; nil if none is known.
 	written v1.Object
-	// mark identifies the last state of the rollout for which there was an event. known is the last plan's.
-	mark  string
+	// known is the last plan's.
 	known []rollout.Heard
 }
 
-// brokenSite is why a site does not work, with which revision, and since when. lasting is set once that has lasted for
-// the deadline, or if the reason itself is that the deadline has passed.
+// brokenSite is why a site does not work, with which revision, and since when. It has failed once that has lasted for
+// the deadline.
 type brokenSite struct {
 	revision, why string
 	since         time.Time
-	lasting       bool
 }
 
 // answer is the state of a site's pods, while the last node that is silent has been so since.
@@ -78,9 +75,14 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 		return made
 	}
 	var made *gridchild.Templates
-	if known, ok := p.memory.rollout.revisions[revision]; ok {
-		if spec, err := known.Spec(p.spec); err == nil {
-			made = gridchild.NewTemplates(spec, p.around)
+	for _, object := range p.memory.rollout.objects {
+		if object.Name != revision {
+			continue
+		}
+		if known, err := gridrevision.FromObject(object); err == nil {
+			if spec, err := known.Spec(p.spec); err == nil {
+				made = gridchild.NewTemplates(spec, p.around)
+			}
 		}
 	}
 	p.templates[revision] = made
@@ -178,13 +180,14 @@ func (p *pass) stopClocks() {
 
 // rolloutSite returns the state of a site for the plan.
 func (p *assigned) rolloutSite(site string) rollout.Site {
-	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
-	silent, lost, since := p.sites.silent(site)
-	u.Silent, u.Partly, u.SilentSince = lost, silent > 0 && !lost, since
-	live, memory := p.child(site), p.memory.ofSite(site)
-	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
-	if memory.broken.lasting {
-		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
+	nodes, live, memory := p.sites[site], p.child(site), p.memory.ofSite(site)
+	u := rollout.Site{
+		Name: site, Wave: p.waves.Of(site), Silent: nodes.lost(), Partly: nodes.silent > 0 && !nodes.lost(),
+		SilentSince: nodes.silentSince, Progress: memory.progressAt, Trouble: memory.broken.why,
+		PerNode: p.Kind == v1.DaemonSetGridKind.Kind,
+	}
+	if u.Trouble != "" && !p.clock.Now().Before(memory.broken.since.Add(p.spec.ProgressDeadline())) {
+		u.Broken, u.Tried = u.Trouble, memory.broken.revision
 	}
 	if u.Withheld = p.memory.withheld[site]; u.Withheld {
 		u.Trouble = "the loss that the change means for it waits for an approval"
@@ -202,7 +205,6 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	u.Uncompared = live.applied != "" && memory.same.desired == ""
 	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
-	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits
@@ -230,7 +232,7 @@ func (p *assigned) revisionOf(site string, live *child) string {
 // complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count
 // those on nodes that say that they are not ready. That it wants no pods need not be what a person wants.
 func (p *assigned) complete(live *child) bool {
-	return live.progress.complete && (live.progress.strays == 0 || !p.sites.notReady(live.site)) &&
+	return live.progress.complete && (live.progress.strays == 0 || !p.sites[live.site].notReady()) &&
 		(p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas > 0 || p.excludes(live.site))
 }
 
@@ -246,7 +248,7 @@ func (p *assigned) excludes(site string) bool {
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
 func (p *assigned) fitsSite(site, revision string) bool {
 	fits, err := p.fitsOf(site, revision)
-	return err != nil || slices.ContainsFunc(p.sites[site], fits)
+	return err != nil || slices.ContainsFunc(p.sites[site].nodes, fits)
 }
 
 // fitsOf returns which nodes of a site the template of a revision fits.
@@ -279,7 +281,7 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 		known, now, site := &p.memory.ofSite(q.Name).asked, p.clock.Now(), byName[q.Name]
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(site.SilentSince) ||
 			!known.At.After(p.memory.ofSite(q.Name).applied.at) {
-			pods, err := p.podsOf(ctx, site)
+			pods, err := p.readPods(ctx, site)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
 				site.Unread = true
@@ -294,45 +296,68 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 	}
 }
 
-// podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
-func (p *assigned) podsOf(ctx context.Context, site *rollout.Site) (rollout.Pods, error) {
+// readPods reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
+func (p *assigned) readPods(ctx context.Context, site *rollout.Site) (rollout.Pods, error) {
 	fits, err := p.fitsOf(site.Name, p.update)
 	if err != nil {
 		return rollout.Pods{}, err
 	}
-	now := p.clock.Now()
-	nodes := map[string]rollout.Node{}
-	var looks []fields.Selector
-	for _, node := range p.sites[site.Name] {
+	now, nodes := p.clock.Now(), map[string]rollout.Node{}
+	for _, node := range p.sites[site.Name].nodes {
 		silent, _ := isLost(node)
 		nodes[node.Name] = rollout.Node{Silent: silent, Wants: fits(node)}
-		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node.Name))
 	}
-	if site.Partly {
-		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", ""))
-	}
-	if len(nodes) > nodesEach {
-		looks = []fields.Selector{fields.Everything()}
-	}
-	var all []corev1.Pod
-	for _, look := range looks {
-		pods, err := p.podsWith(ctx, site.Name, look)
-		if err != nil {
-			return rollout.Pods{}, err
-		}
-		all = append(all, pods...)
-	}
-	all = slices.DeleteFunc(all, func(pod corev1.Pod) bool {
-		_, here := nodes[pod.Spec.NodeName]
-		return !here && (pod.Spec.NodeName != "" || !site.Partly)
-	})
+	pods, err := p.podsOf(ctx, site.Name, site.Partly)
 	newest := func(*corev1.Pod) bool { return true }
-	if site.Silent || site.Partly && site.PerNode { // the plan asks it of no others
-		if newest, err = p.newestTemplate(ctx, site.Name); err != nil {
-			return rollout.Pods{}, err
+	if err == nil && (site.Silent || site.Partly && site.PerNode) { // the plan asks it of no others
+		newest, err = p.newestTemplate(ctx, site.Name)
+	}
+	if err != nil {
+		return rollout.Pods{}, err
+	}
+	return rollout.ReadPods(pods, nodes, newest, now), nil
+}
+
+// podsOf reads the pods of a site's workload: those on its nodes and, if unscheduled is set, those without a node. Pods
+// of others with the same labels are left out. The API server finds the pods of a node quickly.
+func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (own []corev1.Pod, err error) {
+	live := cmp.Or(p.child(site), p.orphan(site))
+	if live == nil { // it was made a moment ago
+		return nil, nil
+	}
+	var nodes []string
+	for _, node := range p.sites[site].nodes {
+		nodes = append(nodes, node.Name)
+	}
+	if unscheduled {
+		nodes = append(nodes, "")
+	}
+	looks := []fields.Selector{fields.Everything()}
+	if len(nodes) <= nodesEach {
+		looks = looks[:0]
+		for _, node := range nodes {
+			looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node))
 		}
 	}
-	return rollout.ReadPods(all, nodes, newest, now), nil
+	for _, look := range looks {
+		for token, first := "", true; first || token != ""; first = false {
+			pods := &corev1.PodList{}
+			err := p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace), client.Limit(podsAtOnce),
+				client.Continue(token), client.MatchingLabelsSelector{Selector: live.selector},
+				client.MatchingFieldsSelector{Selector: look})
+			if err != nil {
+				return nil, fmt.Errorf("listing pods: %w", err)
+			}
+			for _, pod := range pods.Items {
+				if slices.Contains(nodes, pod.Spec.NodeName) &&
+					gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, &pod) {
+					own = append(own, pod)
+				}
+			}
+			token = pods.Continue
+		}
+	}
+	return own, nil
 }
 
 // newestTemplate returns which pods have the newest template of a site's workload, as its own controller decides that:
@@ -381,35 +406,28 @@ func (p *synced) lacksUpdate(site string) bool {
 }
 
 // noteBroken notes since when a site does not work. A short failure is only reported and retried.
-func (p *synced) noteBroken(site string, state v1.SiteState, memory *brokenSite) {
-	var now brokenSite
-	_, lost, _ := p.sites.silent(site)
-	switch result := p.results[site]; {
-	case p.spec.Rollout == nil, lost:
+func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory) {
+	result, now, before := p.results[site], brokenSite{}, &memory.broken
+	switch {
+	case p.spec.Rollout == nil, p.sites[site].lost():
 	case result.untried: // as before
 		return
 	case state.Phase == v1.SiteFailed:
-		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
+		now = brokenSite{p.targets[site].Revision, state.Reason + ": " + state.Message, p.clock.Now()}
+		if before.why != "" && before.revision == now.revision {
+			now.since = before.since
+		}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		m := p.memory.ofSite(site) // a Deployment's own deadline also passes while its site is silent
-		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
+		// A Deployment's own deadline also passes while its site is silent.
+		now = brokenSite{result.child.revision, state.Message, memory.progressAt.Add(memory.rested)}
 	}
-	if now.why != "" {
-		if now.since.IsZero() {
-			now.since = p.clock.Now()
-			if memory.why != "" && memory.revision == now.revision {
-				now.since = memory.since
-			}
-		}
-		over := now.since.Add(p.spec.ProgressDeadline())
-		if now.lasting = !p.clock.Now().Before(over); !now.lasting {
-			p.lookAgain(over)
-		}
+	if over := now.since.Add(p.spec.ProgressDeadline()); now.why != "" && p.clock.Now().Before(over) {
+		p.lookAgain(over)
 	}
-	if memory.lasting != now.lasting || (now.lasting && (memory.revision != now.revision || memory.why != now.why)) {
+	if now != *before { // the plan must know
+		*before = now
 		p.lookAgain(p.clock.Now())
 	}
-	*memory = now
 }
 
 // describeRollout returns the state of the rollout in one line.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/program/liveheap"
 )
 
@@ -20,7 +21,7 @@ func TestSites(t *testing.T) {
 	f.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(sitesOf(f.services.nodes, key))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(sitesOf(f.reconcilers["ServiceGrid"].nodes, key))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -29,7 +30,7 @@ func TestSites(t *testing.T) {
 	// changes expects the keys whose sites change. Those of which only other labels change are in brackets.
 	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
-		before, err := f.services.nodes.Get(name)
+		before, err := f.reconcilers["ServiceGrid"].nodes.Get(name)
 		if err != nil {
 			before = &corev1.Node{}
 		}
@@ -67,10 +68,9 @@ func TestSites(t *testing.T) {
 	}
 	silent := func(want string) {
 		t.Helper()
-		sites := sitesOf(f.services.nodes, "zone1")
+		sites := sitesOf(f.reconcilers["ServiceGrid"].nodes, "zone1")
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
-			_, all, _ := sites.silent(site)
-			return !all
+			return !sites[site].lost()
 		})
 		if got := fmt.Sprint(names); got != want {
 			t.Errorf("silent: got %s, want %s", got, want)
@@ -95,13 +95,13 @@ func TestSites(t *testing.T) {
 func TestKeysOfTheDay(t *testing.T) {
 	f, grid := demo(t, in("east"))
 	f.pass(grid)
-	r := f.workloads["DeploymentGrid"]
+	r := f.reconcilers["DeploymentGrid"]
 	before := liveheap.Size()
 	const keys, each = 20000, 32
 	for i := range keys {
 		edited := grid.DeepCopy()
 		edited.Spec.GridUniqKey = fmt.Sprintf("%d.example.org/zone", i)
-		r.newPass(edited, &gridMemory{})
+		r.newPass(edited, gridchild.OwnerOf(r.GridKind, edited), newMemory(edited))
 	}
 	if grown := liveheap.Size() - before; grown > keys*each {
 		t.Errorf("%d keys have left %d bytes", keys, grown)

@@ -27,8 +27,6 @@ import (
 const (
 	// namedSites is the largest number of sites that a condition or an event names; it counts the others.
 	namedSites = 5
-	// toldFailures is the largest number of sites whose states have a message. It limits the object's size.
-	toldFailures = 500
 	// listedSites is the largest number of sites that a status lists completely. If a grid has more, the ready ones are
 	// left out.
 	listedSites = 500
@@ -39,135 +37,107 @@ const (
 	statusPause = 500 * time.Millisecond
 )
 
-func siteState(template string, r result) v1.SiteState {
-	state := v1.SiteState{Phase: v1.SiteProgressing}
-	if live := r.child; live != nil {
-		state = liveState(live, v1.SiteProgressing)
-		if live.progress.complete && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
-			state.Phase = v1.SiteReady
-		}
-		if live.held {
-			state = heldState(live)
-		}
-	}
-	if state.Template = template; r.err != nil && state.Phase != v1.SiteHeld {
-		told := gridchild.Tellable(r.err)
-		state.Phase, state.Reason, state.Message = v1.SiteFailed, told.Reason, told.Message
-	}
-	return state
-}
-
-// heldState returns the state of a site whose workload is held by an annotation.
-func heldState(live *child) v1.SiteState {
-	state := liveState(live, v1.SiteHeld)
-	state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
-	return state
-}
-
+// liveState returns the state of a live child: phase, unless an annotation holds the child.
 func liveState(live *child, phase v1.SitePhase) v1.SiteState {
-	return v1.SiteState{
+	state := v1.SiteState{
 		Phase:    phase,
 		Replicas: live.progress.replicas, UpdatedReplicas: live.progress.updated,
 		ReadyReplicas: live.progress.ready, AvailableReplicas: live.progress.available,
 	}
+	if live.held {
+		state.Phase, state.Reason = v1.SiteHeld, v1.ReasonHeld
+		state.Message = cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
+	}
+	return state
 }
 
 // evaluate evaluates the sites after they were synced.
 func (p *synced) evaluate(ctx context.Context) *report {
-	r := &report{p, map[string]v1.SiteState{}}
+	states := map[string]v1.SiteState{}
 	for _, site := range p.names {
-		r.states[site] = p.stateOf(site)
+		states[site] = p.stateOf(site)
 		p.lookAgain(p.results[site].again)
 	}
-	p.explainStalled(ctx, r.states)
+	p.explainStalled(ctx, states)
 	p.lookAgain(p.rollout.Again)
 	for site, memory := range p.memory.sites {
-		p.noteBroken(site, r.states[site], &memory.broken)
+		p.noteBroken(site, states[site], memory)
 	}
-	maps.Copy(r.states, p.leaving)
-	told := 0
-	for _, site := range slices.Sorted(maps.Keys(r.states)) {
-		if state := r.states[site]; state.Message != "" {
-			if told++; told > toldFailures {
-				state.Message = ""
-				r.states[site] = state
-			}
-		}
-	}
+	maps.Copy(states, p.leaving)
 	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool {
-		_, exists := r.states[site]
+		_, exists := states[site]
 		return !exists
 	})
+	return newReport(p, states)
+}
+
+// newReport makes the report of sites in these states.
+func newReport(p *synced, states map[string]v1.SiteState) *report {
+	r := &report{p, states, map[v1.SitePhase][]string{}}
+	for _, site := range slices.Sorted(maps.Keys(states)) {
+		phase := states[site].Phase
+		r.in[phase] = append(r.in[phase], site)
+	}
 	return r
 }
 
 // stateOf returns the state of a site that was synced.
 func (p *synced) stateOf(site string) v1.SiteState {
-	result := p.results[site]
-	live, state := result.child, siteState(gridchild.TemplateName(p.spec, site), result)
-	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
-		state.Phase = v1.SiteProgressing
+	r, live, state := p.results[site], p.results[site].child, v1.SiteState{Phase: v1.SiteProgressing}
+	if live != nil {
+		state = liveState(live, v1.SiteProgressing)
+		if !live.held && p.complete(live) && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
+			state.Phase = v1.SiteReady
+		}
+		if p.spec.Rollout != nil && live.revision != p.update {
+			state.Revision = live.revision
+		}
 	}
-	if live != nil && p.spec.Rollout != nil && live.revision != p.update {
-		state.Revision = live.revision
+	if state.Template = gridchild.TemplateName(p.spec, site); r.err != nil && state.Phase != v1.SiteHeld {
+		told := gridchild.Tellable(r.err)
+		state.Phase, state.Reason, state.Message = v1.SiteFailed, told.Reason, told.Message
 	}
 	p.followProgress(site, &state, live)
 	return state
 }
 
-// reportHeld reports the sites of the former gridUniqKey. Nothing is assigned to those of the new one.
-func (p *pass) reportHeld(children map[string]*child, held error) *report {
-	nothing := &planned{assigned: &assigned{pass: p}, held: held}
-	r := &report{&synced{planned: nothing, results: map[string]result{}}, map[string]v1.SiteState{}}
-	for _, live := range children {
-		r.results[live.site] = result{child: live}
-		r.states[live.site] = siteState("", r.results[live.site])
-	}
-	return r
-}
-
-// in returns the sites in any of some phases, sorted.
-func (p *report) in(phases ...v1.SitePhase) []string {
-	var sites []string
-	for site, state := range p.states {
-		if slices.Contains(phases, state.Phase) {
-			sites = append(sites, site)
-		}
-	}
-	slices.Sort(sites)
-	return sites
-}
-
 func (p *report) summarize(status *v1.WorkloadGridStatus) {
-	status.ObservedGeneration = p.grid.GetGeneration()
-	count := func(phases ...v1.SitePhase) int32 {
-		return int32(len(p.in(phases...))) //nolint:gosec // no more than there are nodes
+	count := func(phases ...v1.SitePhase) (sites int32) {
+		for _, phase := range phases {
+			sites += int32(len(p.in[phase])) //nolint:gosec // no more than there are nodes
+		}
+		return sites
 	}
+	status.ObservedGeneration, status.GridUniqKey = p.grid.GetGeneration(), p.spec.GridUniqKey
 	//nolint:gosec // no more than there are nodes
 	status.Sites = int32(len(p.states)) - count(v1.SiteRemoving, v1.SiteRetained)
 	status.ReadySites, status.UnreachableSites = count(v1.SiteReady), count(v1.SiteUnreachable)
 	status.FailedSites = count(v1.SiteFailed, v1.SiteStalled)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
-	if p.assignment != nil {
-		status.GridUniqKey = p.spec.GridUniqKey
-		status.UpdateRevision, status.Rollout, status.Losses = p.update, p.rollout.Status.DeepCopy(), p.lossesLeft()
-		if p.spec.Rollout != nil {
-			status.CurrentRevision = p.rollout.Current
-		} else if !slices.ContainsFunc(p.names, p.lacksUpdate) {
-			status.CurrentRevision = p.update
-		}
+	status.UpdateRevision, status.Rollout = p.update, p.rollout.Status.DeepCopy()
+	status.Losses = slices.SortedFunc(maps.Values(p.memory.losses), func(a, b v1.SiteLoss) int {
+		return cmp.Compare(a.Site, b.Site)
+	})
+	if p.spec.Rollout != nil {
+		status.CurrentRevision = p.rollout.Current
+	} else if !slices.ContainsFunc(p.names, p.lacksUpdate) {
+		status.CurrentRevision = p.update
 	}
 	c := conditions{&status.Conditions, status.ObservedGeneration}
 	p.setReadiness(c, int(status.Sites))
 	p.setProgressing(c)
 	p.setProblems(c, int(status.Sites))
 	p.setRollout(c)
+	if warnings := p.warnings(); len(warnings) > 0 {
+		c.problem(v1.ConditionSpecWarning, v1.ReasonNoEffect, warnings...)
+	} else {
+		meta.RemoveStatusCondition(c.of, v1.ConditionSpecWarning)
+	}
 }
 
 // setReadiness sets the conditions Ready and Available of a number of sites.
 func (p *report) setReadiness(c conditions, sites int) {
-	notReady := p.in(v1.SiteFailed, v1.SiteStalled, v1.SiteProgressing)
-	unreachable, held := p.in(v1.SiteUnreachable), p.in(v1.SiteHeld)
+	unreachable, held := p.in[v1.SiteUnreachable], p.in[v1.SiteHeld]
 	reachable, others := sites-len(unreachable)-len(held), ""
 	if len(unreachable) > 0 {
 		others = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
@@ -192,11 +162,9 @@ func (p *report) setReadiness(c conditions, sites int) {
 				fmt.Sprintf("all %d sites %s%s", reachable, fine, others))
 		}
 	}
+	notReady := slices.Sorted(slices.Values(
+		slices.Concat(p.in[v1.SiteFailed], p.in[v1.SiteStalled], p.in[v1.SiteProgressing])))
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
-	if p.held != nil && p.assignment == nil { // nothing of the present spec is applied
-		told := gridchild.Tellable(p.held)
-		c.set(v1.ConditionReady, metav1.ConditionFalse, told.Reason, told.Message)
-	}
 	silent := slices.DeleteFunc(notReady, func(site string) bool {
 		live := p.results[site].child
 		return live != nil && live.progress.serves
@@ -206,27 +174,30 @@ func (p *report) setReadiness(c conditions, sites int) {
 
 // setProgressing sets the condition Progressing.
 func (p *report) setProgressing(c conditions) {
-	var doing []string
-	if sites := p.in(v1.SiteProgressing); len(sites) > 0 {
-		doing = append(doing, "in progress: "+nameSome(sites))
+	doing, going := "", ""
+	if sites := p.in[v1.SiteProgressing]; len(sites) > 0 {
+		doing = "in progress: " + nameSome(sites)
 	}
-	due := slices.DeleteFunc(p.in(v1.SiteRemoving), func(site string) bool {
-		return p.states[site].Reason == v1.ReasonMassRemoval
-	})
-	if len(due) > 0 {
-		earliest := slices.MinFunc(due, func(a, b string) int {
-			return p.states[a].RemovalTime.Compare(p.states[b].RemovalTime.Time)
-		})
-		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
-			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
+	due, first := []string{}, (*metav1.Time)(nil)
+	for _, site := range p.in[v1.SiteRemoving] {
+		if state := p.states[site]; state.Reason != v1.ReasonMassRemoval {
+			due = append(due, site)
+			if first == nil || state.RemovalTime.Before(first) {
+				first = state.RemovalTime
+			}
+		}
 	}
-	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
+	if first != nil {
+		going = fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
+			nameSome(due), first.UTC().Format(time.RFC3339))
+	}
+	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing, going)
 }
 
-// setProblems sets the conditions Stalled, Degraded and SpecWarning.
+// setProblems sets the conditions Stalled and Degraded.
 func (p *report) setProblems(c conditions, sites int) {
-	failing := p.describeProblems("failed", p.in(v1.SiteFailed), sites)
-	stalling := p.describeProblems("make no progress", p.in(v1.SiteStalled), sites)
+	failing := p.describeProblems("failed", p.in[v1.SiteFailed], sites)
+	stalling := p.describeProblems("make no progress", p.in[v1.SiteStalled], sites)
 	c.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
 	reason, holding := v1.ReasonSitesStalled, ""
 	if failing != "" {
@@ -237,11 +208,6 @@ func (p *report) setProblems(c conditions, sites int) {
 		reason, holding = told.Reason, told.Message
 	}
 	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
-	if text := p.describeNoEffect(); text != "" {
-		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
-	} else {
-		meta.RemoveStatusCondition(c.of, v1.ConditionSpecWarning)
-	}
 }
 
 // setRollout replaces the conditions of the sites by those of an unfinished rollout.
@@ -259,51 +225,41 @@ func (p *report) setRollout(c conditions) {
 	}
 }
 
-// describeNoEffect describes the parts of the spec without effect, which are probably typing errors.
-func (p *report) describeNoEffect() string {
-	var all, absent, keepSelector []string
-	for site := range p.spec.Templates {
-		if _, ok := p.states[site]; !ok {
-			absent = append(absent, site)
+// warnings describes the parts of the spec without effect, which are probably typing errors.
+func (p *report) warnings() (all []string) {
+	warn := func(format string, sites []string) {
+		if len(sites) > 0 {
+			all = append(all, fmt.Sprintf(format, nameSome(sites)))
 		}
 	}
-	if slices.Sort(absent); len(absent) > 0 {
-		all = append(all, "spec.templates names sites that do not exist: "+nameSome(absent))
-	}
+	warn("spec.templates names sites that do not exist: %s", slices.DeleteFunc(
+		slices.Sorted(maps.Keys(p.spec.Templates)), func(site string) bool { return p.states[site].Phase != "" }))
 	if _, ok := p.spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
 		all = append(all, fmt.Sprintf(
 			"spec.templatePool.%s is never used: that name means spec.template", v1.DefaultTemplate))
 	}
-	for _, site := range slices.Sorted(maps.Keys(p.results)) {
-		if live := p.results[site].child; live != nil && ptr.Deref(p.spec.SiteLabel, false) && !live.selectsSite {
-			keepSelector = append(keepSelector, site)
-		}
+	if ptr.Deref(p.spec.SiteLabel, false) {
+		warn("spec.siteLabel is not in the selectors of the workloads of %s, which existed before, because a selector "+
+			"cannot be changed; delete these workloads, one after the other, to have them made with it",
+			slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
+				live := p.results[site].child
+				return live == nil || live.selectsSite
+			}))
 	}
-	if len(keepSelector) > 0 {
-		all = append(all,
-			fmt.Sprintf("spec.siteLabel is not in the selectors of the workloads of %s, which existed before, "+
-				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
-				"with it", nameSome(keepSelector)))
-	}
-	if p.assignment != nil {
-		for _, name := range p.current.Idle(p.names) {
-			all = append(all, fmt.Sprintf("spec.overrides[%s] selects no site", name))
-		}
+	for _, name := range p.current.Idle(p.names) {
+		all = append(all, fmt.Sprintf("spec.overrides[%s] selects no site", name))
 	}
 	for i, wave := range ptr.Deref(p.rollout.Status, v1.RolloutStatus{}).Waves {
 		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Sites != nil && wave.Sites == 0 {
 			all = append(all, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
 		}
 	}
-	if sites := p.waves.NamedTwice(); len(sites) > 0 {
-		all = append(all, fmt.Sprintf(
-			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(sites)))
-	}
-	return strings.Join(all, "; ")
+	warn("more than one of spec.rollout.waves names %s; the first one counts", p.waves.NamedTwice())
+	return all
 }
 
 // shrinkStatus makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least
-// important of the others.
+// important of the others. most is how many bytes the states may take.
 func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 	if status.Rollout != nil && most < largestStates {
 		for i := range status.Rollout.Sites {
@@ -317,8 +273,7 @@ func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)),
 			cmp.Compare(a, b))
 	})
-	states := map[string]v1.SiteState{}
-	size := 0
+	states, size := map[string]v1.SiteState{}, 0
 	for _, site := range all {
 		state := status.States[site]
 		if state.Phase == v1.SiteReady {
@@ -343,43 +298,31 @@ func importance(phase v1.SitePhase) int {
 	}, phase))
 }
 
-type statusMemory struct {
-	// at is when the status was last written.
-	at time.Time
-	// halved is how often the API server has refused the status as too large.
-	halved int
-}
-
-// limit returns how many bytes the states may take.
-func (m *statusMemory) limit() int { return largestStates >> m.halved }
-
 // writeStatus writes the status of changed, a copy of grid, if it differs from grid's. It writes it at most once per
-// statusPause.
+// statusPause. again is when to reconcile again if nothing changes before; zero for never.
 func (s *shared) writeStatus(
-	ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time,
+	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
 ) (reconcile.Result, error) {
-	now := s.clock.Now()
-	if equality.Semantic.DeepEqual(grid, changed) {
+	now, patch := s.clock.Now(), client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
+	switch next := m.writtenAt.Add(statusPause); {
+	case equality.Semantic.DeepEqual(grid, changed):
 		return after(now, again), nil
-	}
-	if next := m.at.Add(statusPause); now.Before(next) {
+	case now.Before(next):
 		return after(now, next, again), nil
 	}
-	m.at = now
-	err := s.writer.Status().Patch(ctx, changed,
-		client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
-	switch {
+	m.writtenAt = now
+	switch err := s.writer.Status().Patch(ctx, changed, patch); {
 	case err == nil, apierrors.IsNotFound(err):
 		return after(now, again), nil
 	case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
 		klog.FromContext(ctx).V(4).Info("Not writing the status: the grid has changed meanwhile")
-		return after(now, now.Add(statusPause), again), nil
-	case isTooLarge(err) && m.halved < 10:
-		m.halved++
-		klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.limit())
-		return after(now, now.Add(statusPause), again), nil
+	case isTooLarge(err) && m.largest > 1<<9:
+		m.largest /= 2
+		klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.largest)
+	default:
+		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
 	}
-	return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+	return after(now, now.Add(statusPause), again), nil
 }
 
 // isTooLarge recognises the errors of kube-apiserver and etcd for an object that is too large.
@@ -389,8 +332,7 @@ func isTooLarge(err error) bool {
 }
 
 // stop sets the conditions of a grid that cannot be reconciled.
-func (c conditions) stop(err error) {
-	p := gridchild.Tellable(err)
+func (c conditions) stop(p gridchild.Error) {
 	c.set(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)

@@ -79,7 +79,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 		if r.handedOver != "" {
 			s.handedOver = append(s.handedOver, site+" "+r.handedOver)
 		}
-		if _, announced := p.memory.removals[site]; announced {
+		if p.memory.ofSite(site).state.Phase == v1.SiteRemoving {
 			s.returned = append(s.returned, site)
 		}
 	}

@@ -53,10 +53,10 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 	u.SetManagedFields(entries)
 	// The patch is a conflict if the child has changed meanwhile.
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, managers, v1.FieldManager)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = a.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch))
 	}
-	if err := a.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return childOf(u)
@@ -66,18 +66,12 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
 // once.
 func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
-	u := childObject(a.o.GridKind)
-	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: live.name}, u); err != nil {
-		return "", fmt.Errorf("handing over the replicas: %w", err)
-	}
-	spec, _ := u.Object["spec"].(map[string]any)
-	replicas := replicasOf(spec)
 	only := objectOf(a.o, live)
-	only.Object["spec"] = map[string]any{"replicas": replicas}
-	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if someone scales it at the same time
+	only.Object["spec"] = map[string]any{"replicas": live.progress.replicas}
+	only.SetResourceVersion(live.resourceVersion) // a conflict if someone has scaled it meanwhile
 	apply := client.ApplyConfigurationFromUnstructured(only)
 	if err := a.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
-	return strconv.FormatInt(replicas, 10), nil
+	return strconv.FormatInt(live.progress.replicas, 10), nil
 }

@@ -1,13 +1,15 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -49,21 +51,13 @@ func enqueue(
 	}
 }
 
-// ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
-func ofChild(gridKind string) handler.EventHandler {
+// ofChild enqueues the grid that the label of a child names. The cache has only objects with the label.
+func ofChild() handler.EventHandler {
 	return enqueue(func(_ context.Context, before, now client.Object) (names []types.NamespacedName) {
 		for _, object := range []client.Object{before, now} {
-			if object == nil {
-				continue
-			}
-			name, by := object.GetLabels()[v1.LabelGridSelector], metav1.GetControllerOf(object)
-			if by != nil && by.Kind == gridKind && by.APIVersion == v1.GroupVersion.String() {
-				name = by.Name
-			} else if by != nil {
-				name = ""
-			}
-			if name != "" {
-				names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: name})
+			if object != nil {
+				grid := object.GetLabels()[v1.LabelGridSelector]
+				names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: grid})
 			}
 		}
 		return names
@@ -72,14 +66,10 @@ func ofChild(gridKind string) handler.EventHandler {
 
 // ofNode enqueues the grids whose sites have changed.
 func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
-	node := func(object client.Object) *corev1.Node {
-		if node, ok := object.(*corev1.Node); ok {
-			return node
-		}
-		return &corev1.Node{}
-	}
 	return enqueue(func(ctx context.Context, before, now client.Object) (names []types.NamespacedName) {
-		for key, all := range changedKeys(node(before), node(now)) {
+		was, _ := before.(*corev1.Node)
+		is, _ := now.(*corev1.Node)
+		for key, all := range changedKeys(cmp.Or(was, &corev1.Node{}), cmp.Or(is, &corev1.Node{})) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
@@ -95,6 +85,23 @@ func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
 		}
 		return names
 	})
+}
+
+// changedKeys returns the keys whose sites differ between two states of a node; one that does not exist has no labels.
+// With the value false only other labels of their nodes have changed.
+func changedKeys(before, now *corev1.Node) map[string]bool {
+	wasLost, _ := isLost(before)
+	lost, _ := isLost(now)
+	if wasLost == lost && maps.Equal(before.Labels, now.Labels) {
+		return nil
+	}
+	changed := map[string]bool{}
+	for key := range labels.Merge(before.Labels, now.Labels) {
+		was, had := before.Labels[key]
+		is, has := now.Labels[key]
+		changed[key] = wasLost != lost || had != has || was != is
+	}
+	return changed
 }
 
 // selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those

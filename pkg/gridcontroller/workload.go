@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -60,12 +59,12 @@ func (l Limits) check(key string, sites int) error {
 	return nil
 }
 
-// workloadReconciler reconciles the grids of one kind of workload.
-type workloadReconciler struct {
+// reconciler reconciles the grids of one kind.
+type reconciler struct {
 	shared
 	v1.GridKind
 
-	grids memories
+	grids sync.Map // of *gridMemory, each of which belongs to the worker that reconciles the grid, by name
 }
 
 // gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
@@ -78,11 +77,9 @@ type gridMemory struct {
 	templates  map[string]*templateMemory
 	// sites has the memory of each site. A ServiceGrid has one, with the name "", for its Service.
 	sites map[string]*siteMemory
-	// removals has the times at which the workloads of vanished sites are deleted.
-	removals map[string]time.Time
-	// losses are status.losses. approved has the sites whose losses someone has approved. key is the gridUniqKey to
-	// which a change was approved.
-	losses   map[string]time.Time
+	// losses are status.losses, by site. approved has the sites whose losses someone has approved. key is
+	// status.gridUniqKey, the key that the workloads follow.
+	losses   map[string]v1.SiteLoss
 	approved map[string]bool
 	key      string
 	rollout  rolloutMemory
@@ -92,23 +89,40 @@ type gridMemory struct {
 	// withheld has the sites that the last pass left alone, because they were about to suffer losses.
 	withheld map[string]bool
 	// told is the last failure of the grid as a whole for which there was an event.
-	told   gridchild.Error
-	status statusMemory
+	told gridchild.Error
+	// writtenAt is when the status was last written, and largest how many bytes of states it may have.
+	writtenAt time.Time
+	largest   int
 }
 
 // siteMemory is the memory of a site between reconciliations.
 type siteMemory struct {
 	childMemory
 
+	// state is what the last pass found, at first what the status says.
+	state v1.SiteState
 	// desired is the identity of the site's child, as long as gridMemory.templates is valid.
 	desired identity
-	// told is the last failure for which there was an event.
-	told gridchild.Error
-	// broken is why the site does not work, and asked is the last state of its pods for the rollout. passed is the Job
-	// of its check that has succeeded, until the status shows that.
+	// broken is why the site does not work, and asked is the last state of its pods for the rollout.
 	broken brokenSite
 	asked  answer
-	passed *batchv1.Job
+}
+
+func newMemory(grid v1.Object) *gridMemory {
+	m := &gridMemory{
+		uid: grid.GetUID(), sites: map[string]*siteMemory{}, losses: map[string]v1.SiteLoss{},
+		approved: map[string]bool{}, largest: largestStates,
+	}
+	if _, status := v1.Workload(grid); status != nil {
+		m.key = status.GridUniqKey
+		for site, state := range status.States {
+			m.sites[site] = &siteMemory{state: state}
+		}
+		for _, loss := range status.Losses {
+			m.losses[loss.Site] = loss
+		}
+	}
+	return m
 }
 
 func (m *gridMemory) ofSite(site string) *siteMemory {
@@ -118,88 +132,93 @@ func (m *gridMemory) ofSite(site string) *siteMemory {
 	return m.sites[site]
 }
 
-type memories struct {
-	mu  sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
-	all map[types.NamespacedName]*gridMemory
-}
-
 // readGrid reads a grid, and returns its memory. If the grid is deleted, or being deleted, it forgets the grid and
 // returns nil: the garbage collector deletes its children, unless they are to be orphaned.
-func (m *memories) readGrid(
-	ctx context.Context, s *shared, name types.NamespacedName, grid client.Object,
-) (*gridMemory, error) {
-	err := s.cache.Get(ctx, name, grid)
-	gone := apierrors.IsNotFound(err) || (err == nil && grid.GetDeletionTimestamp() != nil)
-	if err != nil && !gone {
+func (r *reconciler) readGrid(ctx context.Context, name types.NamespacedName, grid v1.Object) (*gridMemory, error) {
+	switch err := r.cache.Get(ctx, name, grid); {
+	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
+		r.grids.Delete(name)
+		return nil, nil //nolint:nilnil // as the comment says
+	case err != nil:
 		return nil, fmt.Errorf("reading the grid: %w", err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if gone {
-		delete(m.all, name)
-		return nil, nil //nolint:nilnil // as the comment says
+	known, _ := r.grids.Load(name)
+	m, ok := known.(*gridMemory)
+	if !ok || m.uid != grid.GetUID() { // the memory is that of a former grid of the name
+		m = newMemory(grid)
+		r.grids.Store(name, m)
 	}
-	if m.all == nil {
-		m.all = map[types.NamespacedName]*gridMemory{}
-	}
-	if of := m.all[name]; of == nil || of.uid != grid.GetUID() { // the memory is that of a former grid of the name
-		m.all[name] = &gridMemory{uid: grid.GetUID(), sites: map[string]*siteMemory{}}
-	}
-	return m.all[name], nil
+	return m, nil
 }
 
 // Reconcile applies the children of one grid, and writes the grid's status and events.
-func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
-	m, err := r.grids.readGrid(ctx, &r.shared, request.NamespacedName, grid)
+	m, err := r.readGrid(ctx, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	changed, ok := grid.DeepCopyObject().(v1.Object)
-	if !ok {
-		return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
+	owner := gridchild.OwnerOf(r.GridKind, grid)
+	switch changed := grid.DeepCopyObject().(type) {
+	case *v1.ServiceGrid:
+		again := r.reconcileService(ctx, changed, owner, m)
+		return r.writeStatus(ctx, grid, changed, m, again)
+	case v1.Object:
+		return r.reconcileWorkloads(ctx, grid, changed, owner, m)
 	}
+	return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
+}
+
+// reconcileWorkloads reconciles a grid of workloads. changed is a copy of it.
+func (r *reconciler) reconcileWorkloads(
+	ctx context.Context, grid, changed v1.Object, owner *gridchild.Owner, m *gridMemory,
+) (reconcile.Result, error) {
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid, changed); err != nil || deleted {
 		return reconcile.Result{}, err // the change of the grid causes another reconciliation
 	}
-	_, status := v1.Workload(changed)
-	p := r.newPass(grid, m)
-	err = cmp.Or(gridchild.CheckKey(p.spec.GridUniqKey), r.limits.check(p.spec.GridUniqKey, len(p.names)))
+	children, err := r.childrenOf(ctx, owner)
 	if err != nil {
-		r.recordGridEvent(grid, m, err)
-		m.rollout.known = nil
-		status.ObservedGeneration = grid.GetGeneration()
-		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
-		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
+		return reconcile.Result{}, err
 	}
-	report, err := p.run(ctx)
+	p := r.newPass(grid, owner, m)
+	_, status := v1.Workload(changed)
+	c := conditions{&status.Conditions, grid.GetGeneration()}
+	err = cmp.Or(gridchild.CheckKey(owner.Key), r.limits.check(owner.Key, len(p.names)), p.holdKey(children))
+	if err != nil {
+		m.rollout.known = nil // the clocks of sites stop
+		status.ObservedGeneration = grid.GetGeneration()
+		c.stop(r.recordGridEvent(grid, m, err))
+		return r.writeStatus(ctx, grid, changed, m, time.Time{})
+	}
+	report, err := p.run(ctx, children)
 	if err != nil { // existing workloads are left alone
-		r.recordGridEvent(grid, m, err)
+		told := r.recordGridEvent(grid, m, err)
 		p.stopClocks()
-		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
-			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
-		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
+		c.problem(v1.ConditionDegraded, told.Reason, told.Message)
+		_, unwritten := r.writeStatus(ctx, grid, changed, m, time.Time{})
 		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
 	report.summarize(status)
 	report.recordEvents()
-	shrinkStatus(status, m.status.limit())
-	result, err := r.writeStatus(ctx, grid, changed, &m.status, p.again)
-	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
-		m.rollout.written = changed
-		if planned := report.rollout.Status; planned != nil &&
-			(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
-				len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <
-					len(planned.Passed)+len(planned.ProvenSites)) {
-			return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
-				"no site gets a change before")
-		}
+	shrinkStatus(status, m.largest)
+	result, err := r.writeStatus(ctx, grid, changed, m, p.again)
+	if err != nil || changed.GetResourceVersion() == grid.GetResourceVersion() {
+		return result, err
 	}
-	return result, err
+	report.recordRollout()
+	m.rollout.written = changed
+	if planned := report.rollout.Status; planned != nil &&
+		(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
+			len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <
+				len(planned.Passed)+len(planned.ProvenSites)) {
+		return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
+			"no site gets a change before")
+	}
+	return result, nil
 }
 
 // deleteUnusedTemplates deletes the templates that no site can get, if the grid asks for that. changed is a copy of it.
-func (r *workloadReconciler) deleteUnusedTemplates(
+func (r *reconciler) deleteUnusedTemplates(
 	ctx context.Context, grid, changed v1.Object,
 ) (deleted bool, err error) {
 	spec, _ := v1.Workload(changed)

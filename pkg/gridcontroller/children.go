@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -33,40 +32,26 @@ const (
 	cacheLag = 2 * time.Second
 )
 
-// cluster reads and writes children.
-type cluster struct {
-	// cache reads children that transform has reduced from the cache. live reads from the API server.
-	cache, live client.Reader
-	writer      client.Client
-	clock       clock.PassiveClock
-}
-
 // desired is the desired state of a child. The object is rendered only when it is needed: rendering ten thousand
 // children takes seconds, and the digests of most show that they need no change.
 type desired struct {
 	identity
 
 	site string
-	// shape is shared with the children of the same template.
-	shape *shape
+	// shape is the hash of the fields that our manager owns in a child of the same template, once one was applied. The
+	// others differ only in the site, so it owns the same fields of them.
+	shape *atomic.Value
 	// child returns the child, which must not be changed. The first call renders it, and must not be made concurrently.
 	child func() (*gridchild.Child, error)
 }
 
-// identity identifies the content of a desired child.
+// identity identifies the content of a desired child by its name, by what it is made from (see target.variant), by
+// whether the workload's selector names the site, and by its Digest.
 type identity struct {
-	name string
-	// selectsSite is set if the workload's selector names the site.
-	selectsSite bool
-	// variant identifies what the child is made from; see target.variant.
-	variant string
-	// digest is the child's Digest.
-	digest string
+	name, variant string
+	selectsSite   bool
+	digest        string
 }
-
-// shape is what the children of one template have in common. They differ only in the site, so our field manager owns
-// the same fields of each: fields is the hash of those of a child that was applied.
-type shape struct{ fields atomic.Value }
 
 // childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
 // that changes nothing. It must not be used concurrently.
@@ -74,11 +59,9 @@ type childMemory struct {
 	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
 	// found to belong together. As long as desired is the same, another owned is drift.
 	same struct{ desired, owned string }
-	// applied is the last apply.
-	applied struct {
-		digest, resourceVersion, revision, uid string
-		at                                     time.Time
-	}
+	// applied is the child after the last apply.
+	applied   child
+	appliedAt time.Time
 	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of the child that was
 	// desired then.
 	failure error
@@ -100,6 +83,7 @@ type childMemory struct {
 	podAt time.Time
 }
 
+// result is what became of a child.
 type result struct {
 	// child is the live child as far as it is known; nil if it does not exist, or is not the grid's.
 	child *child
@@ -107,32 +91,35 @@ type result struct {
 	// not tried.
 	err     error
 	untried bool
-	// applied is set if something was written.
-	applied bool
-	// handedOver is the number of replicas that were handed over, because the template no longer sets them; "" if none
-	// were.
+	// applied is set if something was written, and handedOver is how many replicas were handed over; "" for none.
+	applied    bool
 	handedOver string
 	// again is when to sync again; zero if an event will cause it.
 	again time.Time
 }
 
 // syncChild makes the live child as desired, if it is not. The caller has called settled before.
-func (c *cluster) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
-	r := attempt{c, o, d, m}.run(ctx)
-	if r.err == nil {
-		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
-		return r
-	}
-	if m.failed != d.digest {
+func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
+	outcome := attempt{r, o, d, m}.run(ctx)
+	if m.failed != d.digest || outcome.err == nil {
 		m.retries = 0
 	}
-	r.err = explainRefusal(o, d.name, r.err)
-	m.failure, m.failed = r.err, d.digest
+	switch err := outcome.err; {
+	case err == nil:
+		m.failure, m.retryAt = nil, time.Time{}
+		return outcome
+	case gridchild.Refused(err):
+		outcome.err = gridchild.Rejected(err)
+	case apierrors.IsConflict(err):
+		outcome.err = gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
+			o.Child.Kind, d.name, gridchild.Shorten(err.Error()))
+	}
+	m.failure, m.failed = outcome.err, d.digest
 	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
-	m.retryAt = c.clock.Now().Add(pause)
-	r.again = m.retryAt
-	return r
+	m.retryAt = r.clock.Now().Add(pause)
+	outcome.again = m.retryAt
+	return outcome
 }
 
 // settled returns the result from the cache and the memory. live is the child in the cache, or nil. It returns false if
@@ -146,20 +133,20 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 		return result{child: live, err: m.failure, again: m.retryAt}, true
 	case live != nil && live.deleting: // the end of the deletion will be an event
 		return result{child: live}, true
-	case m.applied.digest == d.digest && m.isAhead(live, now):
-		return result{child: live, again: m.applied.at.Add(cacheLag)}, true
+	case m.applied.applied == d.digest && m.isAhead(live, now):
+		return result{child: live, again: m.appliedAt.Add(cacheLag)}, true
 	}
 	return result{}, false
 }
 
 // isAhead reports whether a child was applied that the cache does not show yet. live is the child in the cache, or nil.
 func (m *childMemory) isAhead(live *child, now time.Time) bool {
-	return m.applied.resourceVersion != "" && now.Before(m.applied.at.Add(cacheLag)) &&
+	return m.applied.name != "" && now.Before(m.appliedAt.Add(cacheLag)) &&
 		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
 }
 
 type attempt struct {
-	*cluster
+	*reconciler
 	o *gridchild.Owner
 	d *desired
 	m *childMemory
@@ -168,22 +155,32 @@ type attempt struct {
 // run compares the child with the API server's, and applies it if that is necessary.
 func (a attempt) run(ctx context.Context) result {
 	cached, err := a.get(ctx, a.cache, a.o, a.d.name)
-	live := cached
+	live, soon := cached, a.clock.Now().Add(cacheLag)
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
 		live, err = a.get(ctx, a.live, a.o, a.d.name)
 	}
+	if err == nil && live != nil {
+		err = a.checkClaim(ctx, live)
+	}
 	switch {
+	case errors.Is(err, gridchild.ErrLeftOver): // the end of its deletion causes an event, unless its label is wrong
+		return result{again: soon}
 	case err != nil:
 		return result{err: err}
-	case live != nil:
-		before, r := a.prepare(ctx, live)
-		if r != nil {
-			return *r
+	case live == nil && cached != nil: // it was deleted, and the desired child may still be made for its selector
+		return result{again: soon}
+	case live == nil:
+	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
+		return result{child: live, err: a.restoreLabel(ctx, live), again: soon}
+	case a.m.sameAs(live, a.d):
+		return result{child: live}
+	case live.legacy, !live.ownedBy(a.o):
+		taken, err := a.takeOver(ctx, !live.ownedBy(a.o))
+		if err != nil {
+			return result{child: live, err: fmt.Errorf("taking over: %w", err)}
 		}
-		live = before
-	case cached != nil: // it was deleted, and the desired child may still be made for its selector
-		return result{again: a.clock.Now().Add(cacheLag)}
+		live = cmp.Or(taken, live)
 	}
 	applied, handedOver, err := a.applyChild(ctx, live)
 	if err != nil {
@@ -193,41 +190,15 @@ func (a attempt) run(ctx context.Context) result {
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. The result counts as desired.
-	a.d.shape.fields.Store(applied.fields)
+	a.d.shape.Store(applied.fields)
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
-	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
-	a.m.applied.at, a.m.applied.revision, a.m.applied.uid = a.clock.Now(), applied.revision, applied.uid
+	a.m.applied, a.m.appliedAt = *applied, a.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
 			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.o.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
-}
-
-// prepare makes the grid the owner of a live child's fields, and returns the changed child. If the child must not be
-// applied now, it returns the result of the attempt instead.
-func (a attempt) prepare(ctx context.Context, live *child) (*child, *result) {
-	switch err := a.checkClaim(ctx, live); {
-	case errors.Is(err, gridchild.ErrLeftOver):
-		// The end of its deletion causes an event, unless its label named another grid.
-		return nil, &result{again: a.clock.Now().Add(cacheLag)}
-	case err != nil:
-		return nil, &result{err: err}
-	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
-		return nil, &result{child: live, err: a.restoreLabel(ctx, live), again: a.clock.Now().Add(cacheLag)}
-	case a.m.sameAs(live, a.d):
-		return nil, &result{child: live}
-	}
-	adopted := !live.ownedBy(a.o)
-	if !live.legacy && !adopted {
-		return live, nil
-	}
-	taken, err := a.takeOver(ctx, adopted)
-	if err != nil {
-		return nil, &result{child: live, err: fmt.Errorf("taking over: %w", err)}
-	}
-	return cmp.Or(taken, live), nil
 }
 
 // restoreLabel gives a child its label back, if somebody has removed it. The cache has only objects with the label.
@@ -240,7 +211,7 @@ func (a attempt) restoreLabel(ctx context.Context, live *child) error {
 }
 
 // get returns nil if the child does not exist.
-func (c *cluster) get(ctx context.Context, from client.Reader, o *gridchild.Owner, name string) (*child, error) {
+func (r *reconciler) get(ctx context.Context, from client.Reader, o *gridchild.Owner, name string) (*child, error) {
 	u := childObject(o.GridKind)
 	err := from.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
@@ -279,7 +250,7 @@ func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, h
 		return nil, "", err
 	}
 	u := desired.Object.DeepCopy()
-	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
+	var options []client.ApplyOption
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
@@ -297,8 +268,8 @@ func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, h
 }
 
 // deleteObject deletes an object that was read, but not another one of the same name.
-func (c *cluster) deleteObject(ctx context.Context, object client.Object) error {
-	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
+func (r *reconciler) deleteObject(ctx context.Context, object client.Object) error {
+	return client.IgnoreNotFound(r.writer.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 
@@ -314,11 +285,11 @@ func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
 // nodeIn asks the API server for a node of a site; it returns "" if the site has none. It returns an error if the
 // cluster has no nodes at all. Then the API server has probably lost its data. If it has not, no pods are running that
 // would have to be removed.
-func (c *cluster) nodeIn(ctx context.Context, key, site string) (string, error) {
+func (r *reconciler) nodeIn(ctx context.Context, key, site string) (string, error) {
 	first := func(options ...client.ListOption) (string, error) {
 		nodes := &metav1.PartialObjectMetadataList{}
 		nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-		if err := c.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
+		if err := r.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
 			return "", fmt.Errorf("listing the nodes of the site: %w", err)
 		}
 		if len(nodes.Items) == 0 {
@@ -326,13 +297,12 @@ func (c *cluster) nodeIn(ctx context.Context, key, site string) (string, error) 
 		}
 		return nodes.Items[0].Name, nil
 	}
-	switch some, err := first(); {
-	case err != nil:
+	some, err := first()
+	if err == nil && some == "" {
+		err = errors.New("the API server has no nodes at all, which is probably wrong")
+	}
+	if err != nil || len(validation.IsValidLabelValue(site)) > 0 { // it is not a site, but the end of some name
 		return "", err
-	case some == "":
-		return "", errors.New("the API server has no nodes at all, which is probably wrong")
-	case len(validation.IsValidLabelValue(site)) > 0: // it is not a site, but the end of some name
-		return "", nil
 	}
 	return first(client.MatchingLabels{key: site})
 }
@@ -349,10 +319,10 @@ func ownerOf(object client.Object) []string {
 }
 
 // childrenOf returns a grid's children from the cache, by name.
-func (c *cluster) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*child, error) {
+func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(o.Child.GroupVersion().WithKind(o.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
+	err := r.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss: %w", o.Child.Kind, err)
@@ -380,7 +350,7 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 		return false
 	case m.same.desired == d.digest:
 		return m.same.owned == live.owned
-	case live.applied != d.digest || d.shape.fields.Load() != live.fields:
+	case live.applied != d.digest || d.shape.Load() != live.fields:
 		return false
 	}
 	m.same.desired, m.same.owned = d.digest, live.owned
@@ -391,16 +361,4 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
-}
-
-// explainRefusal makes errors for the user from refused requests and conflicts. It returns other errors unchanged.
-func explainRefusal(o *gridchild.Owner, name string, err error) error {
-	switch {
-	case gridchild.Refused(err):
-		return gridchild.Rejected(err)
-	case apierrors.IsConflict(err):
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
-			o.Child.Kind, name, gridchild.Shorten(err.Error()))
-	}
-	return err
 }

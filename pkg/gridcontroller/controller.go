@@ -190,16 +190,13 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	if !ok {
 		return fmt.Errorf("the cache of nodes is a %T, which has no index", informer)
 	}
-	common := shared{
-		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
-		nodes:    corev1listers.NewNodeLister(nodes.GetIndexer()),
-		recorder: m.GetEventRecorder("application-grid-controller"),
-		grace:    c.SiteRemovalGrace,
-		limits:   c.Limits,
-		schemas:  schemas,
-	}
 	for _, k := range v1.Kinds {
-		if err := addReconciler(ctx, m, &reconciler{shared: common, GridKind: k}); err != nil {
+		if err := addReconciler(ctx, m, &reconciler{
+			GridKind: k, cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{},
+			nodes:    corev1listers.NewNodeLister(nodes.GetIndexer()),
+			recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas,
+			grace: c.SiteRemovalGrace, limits: c.Limits,
+		}); err != nil {
 			return err
 		}
 	}

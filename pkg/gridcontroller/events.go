@@ -83,11 +83,11 @@ func (p *report) recordRollout() {
 }
 
 // recordGridEvent records an event about the grid as a whole, once, and returns the failure that it is about.
-func (s *shared) recordGridEvent(grid client.Object, m *gridMemory, err error) gridchild.Error {
+func (r *reconciler) recordGridEvent(grid client.Object, m *gridMemory, err error) gridchild.Error {
 	told := gridchild.Tellable(err)
 	if m.told != told {
 		m.told = told
-		s.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
 	return told
 }

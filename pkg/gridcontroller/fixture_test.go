@@ -271,13 +271,11 @@ func (f *fixture) unchanged(object appliedObject, config string) bool {
 // restart is a new controller, which remembers nothing.
 func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
-	writer := client.WithFieldOwner(f.client, v1.FieldManager)
-	common := shared{
-		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: writer, clock: f.clock},
-		recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
-	}
 	for _, k := range v1.Kinds {
-		f.reconcilers[k.Kind] = &reconciler{shared: common, GridKind: k}
+		f.reconcilers[k.Kind] = &reconciler{
+			GridKind: k, cache: f.client, live: liveReader{f}, writer: client.WithFieldOwner(f.client, v1.FieldManager),
+			clock: f.clock, recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
+		}
 	}
 }
 

@@ -280,7 +280,7 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 	for _, q := range plan.Ask {
 		known, now, site := &p.memory.ofSite(q.Name).asked, p.clock.Now(), byName[q.Name]
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(site.SilentSince) ||
-			!known.At.After(p.memory.ofSite(q.Name).applied.at) {
+			!known.At.After(p.memory.ofSite(q.Name).appliedAt) {
 			pods, err := p.readPods(ctx, site)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)

@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"cmp"
 	"context"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,7 @@ func (r *reconciler) syncService(
 	}
 	d := &desired{
 		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
-		shape:    &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
+		shape:    &atomic.Value{}, child: func() (*gridchild.Child, error) { return rendered, nil },
 	}
 	live, err := r.get(ctx, r.cache, o, d.name)
 	if err != nil {

@@ -300,10 +300,10 @@ func importance(phase v1.SitePhase) int {
 
 // writeStatus writes the status of changed, a copy of grid, if it differs from grid's. It writes it at most once per
 // statusPause. again is when to reconcile again if nothing changes before; zero for never.
-func (s *shared) writeStatus(
+func (r *reconciler) writeStatus(
 	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
 ) (reconcile.Result, error) {
-	now, patch := s.clock.Now(), client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
+	now, patch := r.clock.Now(), client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
 	switch next := m.writtenAt.Add(statusPause); {
 	case equality.Semantic.DeepEqual(grid, changed):
 		return after(now, again), nil
@@ -311,7 +311,7 @@ func (s *shared) writeStatus(
 		return after(now, next, again), nil
 	}
 	m.writtenAt = now
-	switch err := s.writer.Status().Patch(ctx, changed, patch); {
+	switch err := r.writer.Status().Patch(ctx, changed, patch); {
 	case err == nil, apierrors.IsNotFound(err):
 		return after(now, again), nil
 	case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,8 +28,8 @@ const (
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shapes has the children's shapes, by whether the selector names the site.
-	shapes map[bool]*shape
+	// shape is desired.shape of its children.
+	shape atomic.Value
 	// proven is set once the API server has accepted the template. refused is why it has refused the template before
 	// that, for the site by.
 	proven  bool
@@ -62,7 +64,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 			s.results[site] = result
 			continue
 		}
-		pending[to.variant] = append(pending[to.variant], d)
+		pending[d.variant] = append(pending[d.variant], d)
 	}
 	// The time for requests begins here. Rendering is not included, because its results are kept for the next pass.
 	p.deadline = p.clock.Now().Add(passBudget)
@@ -88,40 +90,48 @@ func (p *planned) sync(ctx context.Context) *synced {
 }
 
 func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*desired) {
-	switch {
-	case t.refused != nil && p.clock.Now().Before(t.retryAt):
-		p.refuse(t, all)
-		return
-	case !t.proven:
+	if !t.proven && !p.clock.Now().Before(t.retryAt) {
 		// Each attempt uses another site, because the reason may be the site's own child and not the template.
 		i := t.turn % len(all)
 		probe := all[i]
-		all = slices.Delete(slices.Clone(all), i, i+1)
 		t.turn++
-		p.budget--
-		outcome := p.syncOne(ctx, probe)
-		p.results[probe.site] = outcome
-		switch {
+		p.syncAll(ctx, []*desired{probe})
+		switch outcome := p.results[probe.site]; {
 		case outcome.err == nil && outcome.again.IsZero():
 			t.proven, t.refused = true, nil
 		case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
 			t.refused, t.by = outcome.err, probe.site
 			t.retryAt = p.clock.Now().Add(min(firstRetry<<min(t.turn, 10), lastRetry))
 		}
-		if t.refused != nil {
-			p.refuse(t, all)
-			return
-		}
-		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
+		all = slices.Delete(slices.Clone(all), i, i+1)
+	}
+	if t.refused == nil {
+		// A probe has set the template's shape, by which children in the cache are recognised as settled. After a
 		// restart these are all children.
-		all = slices.DeleteFunc(all, func(d *desired) bool {
+		p.syncAll(ctx, slices.DeleteFunc(all, func(d *desired) bool {
 			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.ofSite(d.site).childMemory)
 			if done {
 				p.results[d.site] = outcome
 			}
 			return done
-		})
+		}))
+		return
 	}
+	// The template was refused for one site, and is not tried for the others.
+	untried := gridchild.Errorf(v1.ReasonRejected,
+		"not tried, because the API server has refused this template for site %s: %s",
+		t.by, gridchild.Tellable(t.refused).Message)
+	for _, d := range all {
+		p.results[d.site] = result{err: untried, again: t.retryAt, untried: true}
+		if d.site == t.by {
+			p.results[d.site] = result{err: t.refused, again: t.retryAt}
+		}
+	}
+}
+
+// syncAll syncs children concurrently. Those for which the pass has no time are left to the next one. If another grid
+// has taken a child's name, it gets its alternative name once the cache shows that.
+func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	outcomes := make([]result, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -136,7 +146,11 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 			continue
 		}
 		group.Go(func() error {
-			outcomes[i] = p.syncOne(ctx, d)
+			outcomes[i] = p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
+			if errors.Is(outcomes[i].err, gridchild.ErrTaken) &&
+				d.name != p.AlternativeChildName(p.owner.Name, d.site) {
+				outcomes[i] = result{again: p.clock.Now().Add(cacheLag)}
+			}
 			return nil
 		})
 	}
@@ -146,35 +160,13 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 	}
 }
 
-// refuse records that a template was refused for one site, and not tried for the others.
-func (p *synced) refuse(t *templateMemory, some []*desired) {
-	untried := gridchild.Errorf(v1.ReasonRejected,
-		"not tried, because the API server has refused this template for site %s: %s",
-		t.by, gridchild.Tellable(t.refused).Message)
-	for _, d := range some {
-		p.results[d.site] = result{err: untried, again: t.retryAt, untried: true}
-		if d.site == t.by {
-			p.results[d.site] = result{err: t.refused, again: t.retryAt}
-		}
-	}
-}
-
-// syncOne syncs a child. If another grid has taken its name, it gets its alternative name once the cache shows that.
-func (p *pass) syncOne(ctx context.Context, d *desired) result {
-	outcome := p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
-	if errors.Is(outcome.err, gridchild.ErrTaken) && d.name != p.AlternativeChildName(p.owner.Name, d.site) {
-		outcome = result{again: p.clock.Now().Add(cacheLag)}
-	}
-	return outcome
-}
-
 // desiredChild returns the desired child of a site. Its identity is remembered for the same generation of the grid, so
 // that not all sites of a large grid are rendered again in each pass.
 func (p *planned) desiredChild(site string) (*desired, error) {
-	m, to := p.memory, p.targets[site]
-	known, selects := &m.ofSite(site).desired, p.assignment.SelectsSite[site]
+	m, to, selects := p.memory, p.targets[site], p.assignment.SelectsSite[site]
+	known, variant := &m.ofSite(site).desired, fmt.Sprintf("%s\n%t", to.variant, selects)
 	d := &desired{
-		identity: identity{p.assignment.BySite[site], selects, to.variant, known.digest},
+		identity: identity{p.assignment.BySite[site], variant, selects, known.digest},
 		site:     site,
 		child:    sync.OnceValues(func() (*gridchild.Child, error) { return p.assignment.Child(site, to.Source) }),
 	}
@@ -187,9 +179,9 @@ func (p *planned) desiredChild(site string) (*desired, error) {
 		d.digest = child.Digest
 		*known = d.identity
 	}
-	if m.templates[to.variant] == nil {
-		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
+	if m.templates[variant] == nil {
+		m.templates[variant] = &templateMemory{}
 	}
-	d.shape = m.templates[to.variant].shapes[selects]
+	d.shape = &m.templates[variant].shape
 	return d, nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -23,19 +24,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 )
-
-// shared has what all reconcilers use.
-type shared struct {
-	cluster
-	nodes    corev1listers.NodeLister
-	recorder events.EventRecorder
-	// grace is how long a workload outlives its site, unless its grid sets that.
-	grace time.Duration
-	// limits restrict what grids may ask for.
-	limits Limits
-	// schemas are for the patches of overrides.
-	schemas *workloadpatch.Schemas
-}
 
 // Limits restrict what grids may ask for, in clusters that several tenants share.
 type Limits struct {
@@ -61,8 +49,17 @@ func (l Limits) check(key string, sites int) error {
 
 // reconciler reconciles the grids of one kind.
 type reconciler struct {
-	shared
 	v1.GridKind
+	// cache reads children that transform has reduced. live reads from the API server.
+	cache, live client.Reader
+	writer      client.Client
+	clock       clock.PassiveClock
+	nodes       corev1listers.NodeLister
+	recorder    events.EventRecorder
+	schemas     *workloadpatch.Schemas // for the patches of overrides
+	// grace and limits are Config.SiteRemovalGrace and Limits.
+	grace  time.Duration
+	limits Limits
 
 	grids sync.Map // of *gridMemory, each of which belongs to the worker that reconciles the grid, by name
 }

@@ -87,33 +87,32 @@ func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Ti
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it will be recreated
 	}
-	condition := endOf(job)
-	switch {
-	case condition == nil:
+	switch end := endOf(job); end.Type {
+	case "":
 		return runs, nil
-	case condition.Type == batchv1.JobComplete:
+	case batchv1.JobComplete:
 		return &rollout.CheckResult{Passed: true}, nil
+	default:
+		if void, err := p.disrupted(ctx, site, job); err != nil {
+			return nil, err
+		} else if void { // the failure is not the site's
+			delete(jobs, name)
+			return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.deleteObject(ctx, job)
+		}
+		return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
+			"%s: %s; see kubectl grid logs, or kubectl logs -n %s job/%s", end.Reason, end.Message, job.Namespace,
+			job.Name))}, nil
 	}
-	if void, err := p.disrupted(ctx, site, job); err != nil {
-		return nil, err
-	} else if void { // the failure is not the site's
-		delete(jobs, name)
-		return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.deleteObject(ctx, job)
-	}
-	why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
-	return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
-		"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
 }
 
-// endOf returns the condition with which a Job has ended; nil if it runs.
-func endOf(job *batchv1.Job) *batchv1.JobCondition {
-	i := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
-		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
-	})
-	if i < 0 {
-		return nil
+// endOf returns the condition with which a Job has ended. It is empty while the Job runs.
+func endOf(job *batchv1.Job) (end batchv1.JobCondition) {
+	for _, c := range job.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
+			end = c
+		}
 	}
-	return &job.Status.Conditions[i]
+	return end
 }
 
 // removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes
@@ -122,8 +121,8 @@ func (p *assigned) removePassedJobs(ctx context.Context) {
 	written := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}).Sites
 	for name, job := range p.memory.rollout.jobs {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == job.Labels[v1.LabelGridSite] && !u.Checked }
-		switch end := endOf(job); {
-		case end == nil, end.Type != batchv1.JobComplete, !metav1.IsControlledBy(job, p.grid):
+		switch {
+		case endOf(job).Type != batchv1.JobComplete, !metav1.IsControlledBy(job, p.grid):
 		case slices.ContainsFunc(written, unchecked):
 			p.lookAgain(p.clock.Now().Add(askPause))
 		default:

@@ -3,7 +3,6 @@ package gridcontroller
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -33,22 +32,19 @@ const crdPause = time.Second
 // error if the API server refuses a CRD for good.
 func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 	namespace := append(c.Namespaces, "")[0] // of a role that allows only some of them
-	crds, err := readCRDs()
-	if err != nil {
-		return err
-	}
-	for _, crd := range crds {
-		kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "listKind")
-		grids := &metav1.PartialObjectMetadataList{}
-		grids.SetGroupVersionKind(v1.GroupVersion.WithKind(kind))
+	for _, k := range v1.Kinds {
+		crd, err := readCRD(k)
+		if err != nil {
+			return err
+		}
 		logged := ""
-		err := wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
+		err = wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
 			var err error
 			if c.ManageCRDs {
 				err = installCRD(ctx, api, crd)
 			}
 			if err == nil {
-				err = api.List(ctx, grids, client.InNamespace(namespace), client.Limit(1))
+				err = api.List(ctx, k.NewList(), client.InNamespace(namespace), client.Limit(1))
 			}
 			// Forbidden may be temporary: an API server that has just started refuses all users until it has read their
 			// permissions.
@@ -112,10 +108,7 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 
 // crdVersion returns the value of a CRD's AnnotationCRDVersion; 0 if it has none, like SuperEdge's CRDs.
 func crdVersion(crd metav1.Object) int {
-	version, err := strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
-	if err != nil {
-		return 0
-	}
+	version, _ := strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
 	return version
 }
 
@@ -143,22 +136,15 @@ func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return ""
 }
 
-func readCRDs() ([]*unstructured.Unstructured, error) {
-	files, err := fs.Glob(manifests.CRDs, "crds/superedge.io_*.yaml")
+// readCRD reads the CRD of a kind, as this build has it.
+func readCRD(k v1.GridKind) (*unstructured.Unstructured, error) {
+	crd := &unstructured.Unstructured{}
+	data, err := manifests.CRDs.ReadFile("crds/superedge.io_" + k.Plural + ".yaml")
+	if err == nil {
+		err = yaml.Unmarshal(data, &crd.Object)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the CRDs: %w", err)
+		return nil, fmt.Errorf("reading the CRD of %ss: %w", k.Kind, err)
 	}
-	var crds []*unstructured.Unstructured
-	for _, file := range files {
-		u := &unstructured.Unstructured{}
-		data, err := manifests.CRDs.ReadFile(file)
-		if err == nil {
-			err = yaml.Unmarshal(data, &u.Object)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading CRD %s: %w", file, err)
-		}
-		crds = append(crds, u)
-	}
-	return crds, nil
+	return crd, nil
 }

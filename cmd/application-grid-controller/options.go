@@ -58,7 +58,8 @@ func newOptions() *options {
 	f.IntVar(&o.api.Burst, "kube-burst", 1000, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Grids")
-	f.IntVar(&m.Controller.MaxConcurrentReconciles, "worker", runtime.NumCPU(), "Number of grids of a kind that are worked on at once.")
+	f.IntVar(&m.Controller.MaxConcurrentReconciles, "worker", runtime.NumCPU(),
+		"Number of grids of a kind that are worked on at once.")
 	f.DurationVar(&c.SiteRemovalGrace, "site-removal-grace", 5*time.Minute,
 		"Time for which a site's workload outlives the last node of the site. A node may return, or register again "+
 			"without its labels.")
@@ -89,7 +90,8 @@ func newOptions() *options {
 	f.StringVar(&m.LeaderElectionNamespace, "leader-elect-resource-namespace", "kube-system", "Namespace of the Lease.")
 
 	f = o.flags.Section("Serving")
-	f.StringVar(&m.HealthProbeBindAddress, "health-bind-address", ":8081", "host:port of /healthz and /readyz; 0 for none.")
+	f.StringVar(&m.HealthProbeBindAddress, "health-bind-address", ":8081",
+		"host:port of /healthz and /readyz; 0 for none.")
 	f.StringVar(&m.Metrics.BindAddress, "metrics-bind-address", ":8080",
 		"host:port of /metrics, plain HTTP for anyone; 0 for none.")
 

@@ -83,7 +83,6 @@ func transform(object any) (any, error) {
 	return small, nil
 }
 
-// childOf returns the child of a live object, or of an object in a cache.
 func childOf(u *unstructured.Unstructured) (*child, error) {
 	if c, ok := u.Object[condensed].(*child); ok {
 		return c, nil

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/csaupgrade"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -199,10 +198,6 @@ func (a attempt) run(ctx context.Context) result {
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
 	a.m.applied, a.m.appliedAt = *applied, a.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
-	if changed {
-		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.o.Child.Kind, "created", live == nil)
-	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
@@ -315,7 +310,6 @@ func (r *reconciler) nodeIn(ctx context.Context, key, site string) (string, erro
 // ownerIndex is the name of the index of children by the UID of the object that controls them.
 const ownerIndex = "controller"
 
-// ownerOf returns the keys of an object in ownerIndex.
 func ownerOf(object client.Object) []string {
 	if by := metav1.GetControllerOf(object); by != nil {
 		return []string{string(by.UID)}
@@ -343,7 +337,6 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 	return children, nil
 }
 
-// ownedBy reports whether the grid is the child's controller.
 func (c *child) ownedBy(o *gridchild.Owner) bool {
 	return c.controller != nil && string(c.controller.UID) == o.UID
 }
@@ -362,7 +355,6 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 	return true
 }
 
-// older reports whether a resourceVersion comes before another one.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0

@@ -30,6 +30,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -41,8 +42,8 @@ import (
 type Config struct {
 	// API is the client configuration of the API server.
 	API *rest.Config
-	// Manager has the addresses of /healthz, /readyz and /metrics, the leader election, and in Controller how many grids
-	// of each kind are reconciled at once. Run sets the rest.
+	// Manager has the addresses of /healthz, /readyz and /metrics, the leader election, and how many grids of each kind
+	// are reconciled at once. Run sets the rest.
 	Manager ctrl.Options
 	// Namespaces are the namespaces whose grids are reconciled; empty for all.
 	Namespaces []string
@@ -63,7 +64,6 @@ const nodeKeyIndex = "spec.gridUniqKey"
 // stopLimit is how long running reconciliations may take to end. The Lease is released after that.
 const stopLimit = 10 * time.Second
 
-// newScheme makes the scheme of what the controller reads and writes.
 func newScheme() (*runtime.Scheme, error) {
 	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
 		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
@@ -205,13 +205,16 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 
 func addReconciler(ctx context.Context, m manager.Manager, r *reconciler) error {
 	k := r.GridKind
+	// Its children do not depend on the status of a grid.
+	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
+		predicate.AnnotationChangedPredicate{})
 	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
 	err := errors.Join(
 		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
 		m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),
 		ctrl.NewControllerManagedBy(m).
 			Named(k.Kind).
-			For(k.New(), builder.WithPredicates(gridChanged())).
+			For(k.New(), builder.WithPredicates(changed)).
 			Watches(childObject(k), ofChild()).
 			Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
 			Complete(r))

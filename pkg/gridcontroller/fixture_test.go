@@ -274,7 +274,8 @@ func (f *fixture) restart() {
 	for _, k := range v1.Kinds {
 		f.reconcilers[k.Kind] = &reconciler{
 			GridKind: k, cache: f.client, live: liveReader{f}, writer: client.WithFieldOwner(f.client, v1.FieldManager),
-			clock: f.clock, recorder: f.events, grace: 5 * time.Minute, nodes: corev1listers.NewNodeLister(f.cachedNodes),
+			clock: f.clock, recorder: f.events, grace: 5 * time.Minute,
+			nodes: corev1listers.NewNodeLister(f.cachedNodes),
 		}
 	}
 }
@@ -469,7 +470,8 @@ func (f *fixture) reconcile(grid client.Object) time.Duration {
 
 // try reconciles a grid. The queue tries again after an error.
 func (f *fixture) try(grid client.Object) (again time.Duration, err error) {
-	result, err := f.reconcilers[f.kind(grid)].Reconcile(f.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)})
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)}
+	result, err := f.reconcilers[f.kind(grid)].Reconcile(f.Context(), request)
 	return result.RequeueAfter, err
 }
 

@@ -29,8 +29,7 @@ type pass struct {
 	// names are the names of the sites, sorted.
 	names []string
 
-	// budget is how many more children may be written, and deadline until when.
-	budget   int
+	// deadline is until when children may be written.
 	deadline time.Time
 	// again is when to reconcile again if nothing changes before; zero for never.
 	again time.Time
@@ -96,9 +95,10 @@ type report struct {
 }
 
 func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemory) *pass {
-	p := &pass{reconciler: r, grid: grid, owner: owner, memory: m, budget: perPass}
-	leap := leap(m.lastPass, r.clock.Now())
-	m.leap, m.lastPass = m.leap+leap, r.clock.Now()
+	p := &pass{reconciler: r, grid: grid, owner: owner, memory: m}
+	now := r.clock.Now()
+	leap := now.Round(0).Sub(m.lastPass.Round(0)) - now.Sub(m.lastPass) // the latter is by the monotonic clock
+	m.leap, m.lastPass = m.leap+leap, now
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, owner.Labels) {
 		m.generation, m.labels = grid.GetGeneration(), owner.Labels
 		m.templates, m.rollout.objects = map[string]*templateMemory{}, nil
@@ -115,22 +115,15 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	return p
 }
 
-// leap returns how far the clock was set between two times that were read from it. The zero time was not.
-func leap(before, now time.Time) time.Duration {
-	if before.IsZero() {
-		return 0
-	}
-	return now.Round(0).Sub(before.Round(0)) - now.Sub(before) // the latter is by the monotonic clock
-}
+func (p *pass) lookAgain(at time.Time) { p.again = sooner(p.again, at) }
 
-func (p *pass) lookAgain(at time.Time) {
-	if !at.IsZero() && (p.again.IsZero() || at.Before(p.again)) {
-		p.again = at
+// sooner returns the earlier one of two times; zero means never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
 	}
+	return a
 }
-
-// spent reports whether the time for requests of this pass has passed.
-func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
 
 func (p *pass) run(ctx context.Context, children map[string]*child) (*report, error) {
 	assigned, err := p.assign(ctx, children)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,18 +129,19 @@ func (p *pass) describeLack(state *v1.SiteState, live *child, silent int) string
 func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteState) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	stalled := slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
-		return states[site].Phase != v1.SiteStalled
-	})
-	for _, site := range stalled[:min(namedSites, len(stalled))] {
-		state := states[site]
-		memory := p.memory.ofSite(site)
-		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
+	stalled := 0
+	for _, site := range p.names {
+		state, memory, now := states[site], p.memory.ofSite(site), p.clock.Now()
+		if state.Phase != v1.SiteStalled {
+			continue
+		}
+		if stalled++; stalled > namedSites {
+			break
+		}
+		if now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pods, err := p.podsOf(ctx, site, true)
-			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site that makes no progress",
-					"site", site, "reason", err)
+			if pods, err := p.podsOf(ctx, site, true); err != nil {
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a stalled site", "site", site, "reason", err)
 			} else {
 				memory.pod = gridview.FirstPodProblem(pods, p.owner.Key, site)
 			}

@@ -168,7 +168,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
 }
 
-// reconcileWorkloads reconciles a grid of workloads. changed is a copy of it.
 func (r *reconciler) reconcileWorkloads(
 	ctx context.Context, grid, changed v1.Object, owner *gridchild.Owner, m *gridMemory,
 ) (reconcile.Result, error) {
@@ -182,7 +181,10 @@ func (r *reconciler) reconcileWorkloads(
 	p := r.newPass(grid, owner, m)
 	_, status := v1.Workload(changed)
 	c := conditions{&status.Conditions, grid.GetGeneration()}
-	err = cmp.Or(gridchild.CheckKey(owner.Key), r.limits.check(owner.Key, len(p.names)), p.holdKey(children))
+	err = cmp.Or(gridchild.CheckKey(owner.Key), r.limits.check(owner.Key, len(p.names)))
+	if err == nil {
+		err = p.holdKey(children)
+	}
 	if err != nil {
 		m.rollout.known = nil // the clocks of sites stop
 		status.ObservedGeneration = grid.GetGeneration()
@@ -192,7 +194,11 @@ func (r *reconciler) reconcileWorkloads(
 	report, err := p.run(ctx, children)
 	if err != nil { // existing workloads are left alone
 		told := r.recordGridEvent(grid, m, err)
-		p.stopClocks()
+		// If no plan was made for long, no controller followed the rollout in that time.
+		if of := p.status.Rollout; of != nil && of.HeardTime != nil &&
+			r.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
+			m.rollout.known = nil
+		}
 		c.problem(v1.ConditionDegraded, told.Reason, told.Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, m, time.Time{})
 		return reconcile.Result{}, errors.Join(err, unwritten)
@@ -243,15 +249,6 @@ func (r *reconciler) deleteUnusedTemplates(
 	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates",
 		"Removed unused templates from spec.templatePool: %s", nameSome(unused))
 	return true, nil
-}
-
-// after returns the Result that requeues the request at the earliest of the times that are not zero.
-func after(now time.Time, times ...time.Time) reconcile.Result {
-	times = slices.DeleteFunc(times, time.Time.IsZero)
-	if len(times) == 0 {
-		return reconcile.Result{}
-	}
-	return reconcile.Result{RequeueAfter: max(slices.MinFunc(times, time.Time.Compare).Sub(now), time.Millisecond)}
 }
 
 // reconcileService applies the Service of a grid, and fills in the grid's status. It returns when to do that again.

@@ -44,7 +44,6 @@ func (p *pass) removal() removal {
 	return r
 }
 
-// limit returns how many of a number of sites may be removed without an approval.
 func (r removal) limit(sites int) int {
 	return max(rollout.Share(r.max, defaultMaxSites, sites), 1)
 }
@@ -64,7 +63,6 @@ type vanished struct {
 	known bool
 }
 
-// findVanished finds the children of sites without nodes.
 func (p *planned) findVanished(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(p.children)) {
 		if _, wanted := p.assignment.Sites[name]; wanted {
@@ -221,7 +219,7 @@ func (p *synced) removeVanished(ctx context.Context) {
 			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):
 			p.lookAgain(v.at)
-		case p.spent():
+		case p.clock.Now().After(p.deadline):
 			p.lookAgain(now)
 		default:
 			if err := p.removeSite(ctx, v.live); err != nil {

@@ -82,12 +82,12 @@ func (p *assigned) markCompleted(ctx context.Context) {
 		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
 			continue
 		}
-		before := object.DeepCopy()
-		now := p.clock.Now().UTC().Format(time.RFC3339)
-		metav1.SetMetaDataAnnotation(&object.ObjectMeta, v1.AnnotationCompleted, now)
-		if err := p.writer.Patch(ctx, object, client.MergeFrom(before)); err != nil {
-			object.Annotations = before.Annotations
+		marked, now := object.DeepCopy(), p.clock.Now().UTC().Format(time.RFC3339)
+		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, v1.AnnotationCompleted, now)
+		if err := p.writer.Patch(ctx, marked, client.MergeFrom(object)); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot note that a revision is complete", "revision", object.Name)
+		} else {
+			*object = *marked
 		}
 	}
 }
@@ -130,7 +130,6 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 	return own, nil
 }
 
-// deleteOldRevisions deletes revisions beyond the limit that are not in use.
 func (p *planned) deleteOldRevisions(ctx context.Context) {
 	m := &p.memory.rollout
 	inUse := map[string]bool{

@@ -121,7 +121,6 @@ func (p *assigned) plan(ctx context.Context) *planned {
 	return next
 }
 
-// target returns the target of a site.
 func (p *planned) target(site string) target {
 	revision, known := p.update, true
 	if p.spec.Rollout != nil {
@@ -169,16 +168,6 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	return plan
 }
 
-// stopClocks has the next plan take the time since the last one for time in which no controller followed the rollout,
-// if none was made for long.
-func (p *pass) stopClocks() {
-	of := p.status.Rollout
-	if of != nil && of.HeardTime != nil && p.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
-		p.memory.rollout.known = nil
-	}
-}
-
-// rolloutSite returns the state of a site for the plan.
 func (p *assigned) rolloutSite(site string) rollout.Site {
 	nodes, live, memory := p.sites[site], p.child(site), p.memory.ofSite(site)
 	u := rollout.Site{
@@ -430,7 +419,6 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 	}
 }
 
-// describeRollout returns the state of the rollout in one line.
 func (p *planned) describeRollout() string {
 	status, wave := p.rollout.Status, ""
 	if status.Wave != "" {

@@ -20,7 +20,6 @@ type siteNodes struct {
 	silentSince time.Time
 }
 
-// sitesOf returns the sites of a key.
 func sitesOf(nodes corev1listers.NodeLister, key string) sites {
 	all := sites{}
 	cached, _ := nodes.List(labels.Everything()) // a cache returns no error

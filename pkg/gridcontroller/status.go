@@ -51,7 +51,6 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	return state
 }
 
-// evaluate evaluates the sites after they were synced.
 func (p *synced) evaluate(ctx context.Context) *report {
 	states := map[string]v1.SiteState{}
 	for _, site := range p.names {
@@ -71,7 +70,6 @@ func (p *synced) evaluate(ctx context.Context) *report {
 	return newReport(p, states)
 }
 
-// newReport makes the report of sites in these states.
 func newReport(p *synced, states map[string]v1.SiteState) *report {
 	r := &report{p, states, map[v1.SitePhase][]string{}}
 	for _, site := range slices.Sorted(maps.Keys(states)) {
@@ -81,7 +79,6 @@ func newReport(p *synced, states map[string]v1.SiteState) *report {
 	return r
 }
 
-// stateOf returns the state of a site that was synced.
 func (p *synced) stateOf(site string) v1.SiteState {
 	r, live, state := p.results[site], p.results[site].child, v1.SiteState{Phase: v1.SiteProgressing}
 	if live != nil {
@@ -135,7 +132,6 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 	}
 }
 
-// setReadiness sets the conditions Ready and Available of a number of sites.
 func (p *report) setReadiness(c conditions, sites int) {
 	unreachable, held := p.in[v1.SiteUnreachable], p.in[v1.SiteHeld]
 	reachable, others := sites-len(unreachable)-len(held), ""
@@ -172,7 +168,6 @@ func (p *report) setReadiness(c conditions, sites int) {
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
 }
 
-// setProgressing sets the condition Progressing.
 func (p *report) setProgressing(c conditions) {
 	doing, going := "", ""
 	if sites := p.in[v1.SiteProgressing]; len(sites) > 0 {
@@ -194,7 +189,6 @@ func (p *report) setProgressing(c conditions) {
 	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing, going)
 }
 
-// setProblems sets the conditions Stalled and Degraded.
 func (p *report) setProblems(c conditions, sites int) {
 	failing := p.describeProblems("failed", p.in[v1.SiteFailed], sites)
 	stalling := p.describeProblems("make no progress", p.in[v1.SiteStalled], sites)
@@ -303,32 +297,32 @@ func importance(phase v1.SitePhase) int {
 func (r *reconciler) writeStatus(
 	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
 ) (reconcile.Result, error) {
-	now, patch := r.clock.Now(), client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
+	now := r.clock.Now()
 	switch next := m.writtenAt.Add(statusPause); {
 	case equality.Semantic.DeepEqual(grid, changed):
-		return after(now, again), nil
 	case now.Before(next):
-		return after(now, next, again), nil
-	}
-	m.writtenAt = now
-	switch err := r.writer.Status().Patch(ctx, changed, patch); {
-	case err == nil, apierrors.IsNotFound(err):
-		return after(now, again), nil
-	case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
-		klog.FromContext(ctx).V(4).Info("Not writing the status: the grid has changed meanwhile")
-	case isTooLarge(err) && m.largest > 1<<9:
-		m.largest /= 2
-		klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.largest)
+		again = sooner(again, next)
 	default:
-		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+		m.writtenAt = now
+		err := r.writer.Status().Patch(ctx, changed,
+			client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+		case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
+			again = sooner(again, now.Add(statusPause))
+		case m.largest > 1<<9 && (apierrors.IsRequestEntityTooLargeError(err) ||
+			strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max")): // etcd's
+			m.largest /= 2
+			klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.largest)
+			again = sooner(again, now.Add(statusPause))
+		default:
+			return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+		}
 	}
-	return after(now, now.Add(statusPause), again), nil
-}
-
-// isTooLarge recognises the errors of kube-apiserver and etcd for an object that is too large.
-func isTooLarge(err error) bool {
-	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") ||
-		strings.Contains(err.Error(), "larger than max")
+	if again.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(again.Sub(now), time.Millisecond)}, nil
 }
 
 // stop sets the conditions of a grid that cannot be reconciled.

@@ -20,9 +20,8 @@ import (
 const (
 	// atOnce is the largest number of children of one grid that are written concurrently.
 	atOnce = 16
-	// perPass is the largest number of children that are written before the status is written.
-	perPass = 256
-	// passBudget is how long a pass over a grid may start requests, because other grids wait for the worker.
+	// passBudget is how long a pass over a grid may start requests, because the status is written after it, and other
+	// grids wait for the worker.
 	passBudget = 2 * time.Second
 )
 
@@ -136,11 +135,10 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for i, d := range all {
-		if p.budget <= 0 || p.spent() {
+		if p.clock.Now().After(p.deadline) {
 			outcomes[i].again = p.clock.Now()
 			continue
 		}
-		p.budget--
 		if _, err := d.child(); err != nil { // rendered here, because it must not be called concurrently
 			outcomes[i].err = err
 			continue

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -27,12 +26,6 @@ import (
 const burst = 100 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// gridChanged passes changes of a grid on which its children depend, but not changes of its status.
-func gridChanged() predicate.Predicate {
-	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
-		predicate.AnnotationChangedPredicate{})
-}
 
 // enqueue returns a handler that enqueues the grids that depend on an object. gridsOf returns those that depend on its
 // states before and after an event; one of them is nil if the object was created or deleted.
@@ -64,7 +57,6 @@ func ofChild() handler.EventHandler {
 	})
 }
 
-// ofNode enqueues the grids whose sites have changed.
 func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
 	return enqueue(func(ctx context.Context, before, now client.Object) (names []types.NamespacedName) {
 		was, _ := before.(*corev1.Node)

@@ -7,10 +7,10 @@
 // manager, or if the spec has changed since the apply (child.go). So drift in fields that the grid sets is reverted,
 // and fields of others are kept.
 //
-// The kinds of workloads differ only in a descriptor (kinds.go). One reconciler handles all of them (workload.go), in
-// passes over all sites of a grid, whose stages are types (pass.go). Another handles the Services (service.go). Both
-// use the same code for a single child (children.go): adoption, conflicts, the apply, and retries with a backoff for
-// each child, so that the failure of one site does not stop the others.
+// One reconciler handles all kinds (reconcile.go): workloads in passes over all sites of a grid, whose stages are types
+// (pass.go). The kinds of workloads differ only in how the status of a child is read (child.go). All use the same code
+// for a single child (children.go): adoption, conflicts, the apply, and retries with a backoff for each child, so that
+// the failure of one site does not stop the others.
 //
 // The caches have only the names, labels and readiness of nodes, which determine the sites (sites.go), and only those
 // parts of children that the comparison and the status need (child.go).

@@ -16,24 +16,43 @@ import (
 
 // recordEvents records events for what has changed since the last pass, and remembers the states of the sites.
 func (p *report) recordEvents() {
-	kind, grace := p.Child.Kind, p.removal().grace
-	for _, t := range []struct {
-		sites                        []string
-		kind, reason, action, format string
-	}{
-		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
-			"Applied the %ss of %d sites: %%s", kind, len(p.applied))},
-		{p.vanished, corev1.EventTypeWarning, v1.ReasonSiteVanished, "Wait", fmt.Sprintf(
+	happened := map[string][]string{v1.ReasonRemoved: p.removed}
+	note := func(is bool, reason, site string) {
+		if is {
+			happened[reason] = append(happened[reason], site)
+		}
+	}
+	// New or changed failures get an event; sites with the same failure share one.
+	fresh := map[gridchild.Error][]string{}
+	failed := func(state v1.SiteState) bool { return state.Phase == v1.SiteFailed || state.Phase == v1.SiteStalled }
+	for _, site := range slices.Sorted(maps.Keys(p.states)) {
+		now, memory, result := p.states[site], p.memory.ofSite(site), p.results[site]
+		before := memory.state
+		memory.state = now
+		left := before.Phase == v1.SiteRemoving
+		note(result.applied, v1.ReasonApplied, site)
+		note(result.handedOver != "", v1.ReasonReplicasHandedOver, site+" "+result.handedOver)
+		note(!left && now.Phase == v1.SiteRemoving, v1.ReasonSiteVanished, site)
+		note(left && len(p.sites[site].nodes) > 0, v1.ReasonSiteReturned, site)
+		if failed(now) && (!failed(before) || before.Reason != now.Reason || before.Message != now.Message) {
+			own, each := p.owner.Name+"-"+site, p.owner.Name+"-<site>"
+			failure := gridchild.Error{Reason: now.Reason, Message: strings.ReplaceAll(now.Message, own, each)}
+			fresh[failure] = append(fresh[failure], site)
+		}
+	}
+	kind, grace := p.Child.Kind, p.graceTime()
+	for _, t := range []struct{ kind, reason, action, format string }{
+		{corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
+			"Applied the %ss of %d sites: %%s", kind, len(happened[v1.ReasonApplied]))},
+		{corev1.EventTypeWarning, v1.ReasonSiteVanished, "Wait", fmt.Sprintf(
 			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
-		{p.returned, corev1.EventTypeNormal, v1.ReasonSiteReturned, "Keep", "Nodes are back in %s; the " + kind +
-			"s stay"},
-		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
-			"s of vanished sites: %s"},
-		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+		{corev1.EventTypeNormal, v1.ReasonSiteReturned, "Keep", "Nodes are back in %s; the " + kind + "s stay"},
+		{corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind + "s of vanished sites: %s"},
+		{corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
 			"The template no longer sets replicas; sites keep theirs until someone changes them: %s"},
 	} {
-		if len(t.sites) > 0 {
-			p.recorder.Eventf(p.grid, nil, t.kind, t.reason, t.action, t.format, nameSome(t.sites))
+		if sites := happened[t.reason]; len(sites) > 0 {
+			p.recorder.Eventf(p.grid, nil, t.kind, t.reason, t.action, t.format, nameSome(sites))
 		}
 	}
 	switch {
@@ -44,20 +63,6 @@ func (p *report) recordEvents() {
 			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))
 	default:
 		p.memory.told = gridchild.Error{}
-	}
-	// New or changed failures get an event; sites with the same failure share one.
-	fresh := map[gridchild.Error][]string{}
-	failed := func(state v1.SiteState) bool { return state.Phase == v1.SiteFailed || state.Phase == v1.SiteStalled }
-	for _, site := range slices.Sorted(maps.Keys(p.states)) {
-		now, memory := p.states[site], p.memory.ofSite(site)
-		before := memory.state
-		memory.state = now
-		if !failed(now) || failed(before) && before.Reason == now.Reason && before.Message == now.Message {
-			continue
-		}
-		own, each := p.owner.Name+"-"+site, p.owner.Name+"-<site>"
-		failure := gridchild.Error{Reason: now.Reason, Message: strings.ReplaceAll(now.Message, own, each)}
-		fresh[failure] = append(fresh[failure], site)
 	}
 	for failure, sites := range fresh {
 		if len(sites) == 1 {

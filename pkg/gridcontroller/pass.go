@@ -78,11 +78,8 @@ type synced struct {
 	*planned
 
 	results map[string]result
-	// leaving has the states of the sites without nodes.
-	leaving map[string]v1.SiteState
-	// applied and removed have the sites whose child was written or deleted. vanished and returned have the sites that
-	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
-	applied, removed, vanished, returned, handedOver []string
+	// removed has the sites whose child was deleted.
+	removed []string
 }
 
 // report is what the status and events say.

@@ -28,24 +28,19 @@ const (
 	lossWindow = 24 * time.Hour
 )
 
-// removal is spec.removal with its defaults.
-type removal struct {
-	retain bool
-	grace  time.Duration
-	max    *intstr.IntOrString
-}
+func (p *pass) removal() v1.Removal { return ptr.Deref(p.spec.Removal, v1.Removal{}) }
 
-func (p *pass) removal() removal {
-	spec := ptr.Deref(p.spec.Removal, v1.Removal{})
-	r := removal{retain: spec.Policy == v1.RemovalRetain, grace: p.grace, max: spec.MaxSites}
-	if seconds := spec.GraceSeconds; seconds != nil {
-		r.grace = time.Duration(*seconds) * time.Second
+// graceTime is how long a workload outlives its site.
+func (p *pass) graceTime() time.Duration {
+	if seconds := p.removal().GraceSeconds; seconds != nil {
+		return time.Duration(*seconds) * time.Second
 	}
-	return r
+	return p.grace
 }
 
-func (r removal) limit(sites int) int {
-	return max(rollout.Share(r.max, defaultMaxSites, sites), 1)
+// lossLimit returns how many of a number of sites may suffer losses without an approval.
+func lossLimit(maxSites *intstr.IntOrString, sites int) int {
+	return max(rollout.Share(maxSites, defaultMaxSites, sites), 1)
 }
 
 // token returns the value that approves the removal of these sites. It has their number and a hash of their names, so
@@ -58,9 +53,7 @@ func token(sites []string, more ...string) string {
 // vanished is a child of a site that has lost its last node.
 type vanished struct {
 	live *child
-	// at is when the child is deleted. known is set if that was announced before.
-	at    time.Time
-	known bool
+	at   time.Time // when it is deleted
 }
 
 func (p *planned) findVanished(ctx context.Context) {
@@ -74,16 +67,14 @@ func (p *planned) findVanished(ctx context.Context) {
 			klog.FromContext(ctx).V(2).Info("A site has two children", "site", live.site, "child", name, "kept", kept)
 			continue
 		}
-		v, told := vanished{live: live}, p.memory.ofSite(live.site).state
-		if v.known = told.Phase == v1.SiteRemoving && told.RemovalTime != nil; v.known {
-			v.at = told.RemovalTime.Time
-		} else {
-			v.at = p.clock.Now().Add(p.removal().grace).Truncate(time.Second)
+		told, at := p.memory.ofSite(live.site).state, p.clock.Now().Add(p.graceTime()).Truncate(time.Second)
+		if told.Phase == v1.SiteRemoving && told.RemovalTime != nil {
+			at = told.RemovalTime.Time
 		}
 		if told.RemovalApproved {
 			p.memory.approved[live.site] = true
 		}
-		p.gone = append(p.gone, v)
+		p.gone = append(p.gone, vanished{live, at})
 	}
 }
 
@@ -106,7 +97,7 @@ const (
 // losses returns the losses that sites are about to suffer without a person having asked for each of them.
 func (p *planned) losses() (all []loss) {
 	for _, v := range p.gone {
-		if !v.live.deleting && !p.removal().retain && !v.live.held {
+		if !v.live.deleting && !v.live.held && p.removal().Policy != v1.RemovalRetain {
 			all = append(all, loss{v.live.site, v.at.UTC().Format(time.RFC3339), vanishes})
 		}
 	}
@@ -157,7 +148,7 @@ func (p *planned) holdLosses() {
 	}
 	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
 	sites, approval := len(p.assignment.BySite)+len(p.gone), token(names)
-	switch limit := p.removal().limit(sites); {
+	switch limit := lossLimit(p.removal().MaxSites, sites); {
 	case len(names) == 0, len(names)+len(m.losses) <= limit:
 		clear(p.waiting)
 	case p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval:
@@ -198,17 +189,15 @@ func (p *pass) countLoss(site string) {
 	}
 }
 
-// removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
-func (p *synced) removeVanished(ctx context.Context) {
-	retain, now := p.removal().retain, p.clock.Now()
+// removeVanished deletes the children of sites without nodes after the grace time, if they are not held, and adds the
+// states of these sites.
+func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteState) {
+	retain, now := p.removal().Policy == v1.RemovalRetain, p.clock.Now()
 	for _, v := range p.gone {
 		site, state := v.live.site, liveState(v.live, v1.SiteRemoving)
 		if going := !retain && !v.live.held; going {
 			state.Reason = v1.ReasonSiteVanished
 			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, p.memory.approved[site]
-			if !v.known {
-				p.vanished = append(p.vanished, site)
-			}
 		}
 		switch {
 		case retain:
@@ -230,18 +219,15 @@ func (p *synced) removeVanished(ctx context.Context) {
 				p.countLoss(site)
 			}
 		}
-		p.leaving[site] = state
+		states[site] = state
 	}
 }
 
 // removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
 // the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data.
 func (p *pass) removeSite(ctx context.Context, live *child) error {
-	sites := []string{live.site}
-	if named := strings.TrimPrefix(live.name, p.owner.Name+"-"); named != live.site {
-		sites = append(sites, named) // the label that names the site may have been changed
-	}
-	for _, site := range sites {
+	named := strings.TrimPrefix(live.name, p.owner.Name+"-") // the label that names the site may have been changed
+	for _, site := range slices.Compact([]string{live.site, named}) {
 		node, err := p.nodeIn(ctx, p.owner.Key, site)
 		if err != nil {
 			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, live.name, err)
@@ -267,7 +253,7 @@ func (p *pass) holdKey(children map[string]*child) error {
 			sites = append(sites, live.site)
 		}
 	}
-	follows, limit := cmp.Or(m.key, key), p.removal().limit(len(sites))
+	follows, limit := cmp.Or(m.key, key), lossLimit(p.removal().MaxSites, len(sites))
 	approval := token(sites, follows, key, strconv.FormatInt(p.grid.GetGeneration(), 10))
 	slices.Sort(sites)
 	switch {

@@ -263,7 +263,7 @@ func TestRemovalLimit(t *testing.T) {
 		{intstr.FromInt32(0), 9, 1}, {intstr.FromInt32(7), 5, 7}, {intstr.FromString("nonsense"), 1000, 1},
 		{intstr.FromString("100%"), 12, 12},
 	} {
-		if got := (removal{max: &test.max}).limit(test.sites); got != test.want {
+		if got := lossLimit(&test.max, test.sites); got != test.want {
 			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.sites, got, test.want)
 		}
 	}

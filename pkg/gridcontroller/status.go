@@ -53,6 +53,7 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 
 func (p *synced) evaluate(ctx context.Context) *report {
 	states := map[string]v1.SiteState{}
+	p.removeVanished(ctx, states)
 	for _, site := range p.names {
 		states[site] = p.stateOf(site)
 		p.lookAgain(p.results[site].again)
@@ -62,7 +63,6 @@ func (p *synced) evaluate(ctx context.Context) *report {
 	for site, memory := range p.memory.sites {
 		p.noteBroken(site, states[site], memory)
 	}
-	maps.Copy(states, p.leaving)
 	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool {
 		_, exists := states[site]
 		return !exists

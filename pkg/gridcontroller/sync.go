@@ -43,7 +43,7 @@ type templateMemory struct {
 // written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
 // tried on one site.
 func (p *planned) sync(ctx context.Context) *synced {
-	s := &synced{planned: p, results: map[string]result{}, leaving: map[string]v1.SiteState{}}
+	s := &synced{planned: p, results: map[string]result{}}
 	pending := map[string][]*desired{}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
@@ -74,17 +74,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 		r := s.results[site]
 		r.child = cmp.Or(r.child, p.child(site), p.orphan(site)) // it is kept, whatever is wrong now
 		s.results[site] = r
-		if r.applied {
-			s.applied = append(s.applied, site)
-		}
-		if r.handedOver != "" {
-			s.handedOver = append(s.handedOver, site+" "+r.handedOver)
-		}
-		if p.memory.ofSite(site).state.Phase == v1.SiteRemoving {
-			s.returned = append(s.returned, site)
-		}
 	}
-	s.removeVanished(ctx)
 	return s
 }
 

@@ -61,9 +61,6 @@ type Config struct {
 // nodeKeyIndex is the name of the index of grids by their gridUniqKey.
 const nodeKeyIndex = "spec.gridUniqKey"
 
-// stopLimit is how long running reconciliations may take to end. The Lease is released after that.
-const stopLimit = 10 * time.Second
-
 func newScheme() (*runtime.Scheme, error) {
 	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
 		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
@@ -131,7 +128,8 @@ func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manag
 		namespaces[namespace] = cache.Config{}
 	}
 	options := c.Manager
-	options.Scheme, options.Logger, options.GracefulShutdownTimeout = scheme, klog.Background(), new(stopLimit)
+	options.Scheme, options.Logger = scheme, klog.Background()
+	options.GracefulShutdownTimeout = new(10 * time.Second) // the Lease is released after that
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil }
 	options.Client.FieldOwner = v1.FieldManager
 	options.Cache = cache.Options{

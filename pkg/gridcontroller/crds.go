@@ -82,11 +82,11 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return err
-	case theirs > ours, theirs < ours && tool != "":
-		logger.Info("Leaving alone a CRD that is newer, or that belongs to someone else: update it there",
-			"version", theirs, "own", ours, "owner", tool)
-		return nil
-	case tool != "":
+	case theirs > ours, tool != "":
+		if theirs != ours {
+			logger.Info("Leaving alone a CRD that is newer, or that belongs to someone else: update it there",
+				"version", theirs, "own", ours, "owner", tool)
+		}
 		return nil
 	default:
 		options = append(options, client.ForceOwnership)

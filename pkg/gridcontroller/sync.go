@@ -27,11 +27,9 @@ const (
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shape is desired.shape of its children.
-	shape atomic.Value
-	// proven is set once the API server has accepted the template. refused is why it has refused the template before
-	// that, for the site by.
-	proven  bool
+	// shape is desired.shape of its children, once the API server has accepted the template. refused is why it has
+	// refused the template before that, for the site by.
+	shape   atomic.Value
 	refused error
 	by      string
 	// turn counts the refused attempts. The next attempt is at retryAt.
@@ -79,7 +77,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 }
 
 func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*desired) {
-	if !t.proven && !p.clock.Now().Before(t.retryAt) {
+	if t.shape.Load() == nil && !p.clock.Now().Before(t.retryAt) {
 		// Each attempt uses another site, because the reason may be the site's own child and not the template.
 		i := t.turn % len(all)
 		probe := all[i]
@@ -87,7 +85,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		p.syncAll(ctx, []*desired{probe})
 		switch outcome := p.results[probe.site]; {
 		case outcome.err == nil && outcome.again.IsZero():
-			t.proven, t.refused = true, nil
+			t.refused = nil
 		case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
 			t.refused, t.by = outcome.err, probe.site
 			t.retryAt = p.clock.Now().Add(min(firstRetry<<min(t.turn, 10), lastRetry))

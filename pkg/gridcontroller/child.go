@@ -217,17 +217,13 @@ func integer(object map[string]any, fields ...string) int64 {
 	return value
 }
 
-// replicasOf returns spec.replicas, whose default is 1.
-func replicasOf(spec map[string]any) int64 {
-	if _, ok := spec["replicas"]; !ok {
-		return 1
-	}
-	return integer(spec, "replicas")
-}
-
 func countPods(spec, status map[string]any) progress {
+	replicas := int64(1) // the default
+	if _, set := spec["replicas"]; set {
+		replicas = integer(spec, "replicas")
+	}
 	return progress{
-		replicas: replicasOf(spec), none: replicasOf(spec) == 0, updated: integer(status, "updatedReplicas"),
+		replicas: replicas, none: replicas == 0, updated: integer(status, "updatedReplicas"),
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
 }

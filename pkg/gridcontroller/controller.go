@@ -188,36 +188,28 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	if !ok {
 		return fmt.Errorf("the cache of nodes is a %T, which has no index", informer)
 	}
-	for _, k := range v1.Kinds {
-		if err := addReconciler(ctx, m, &reconciler{
-			GridKind: k, cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{},
-			nodes:    corev1listers.NewNodeLister(nodes.GetIndexer()),
-			recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas,
-			grace: c.SiteRemovalGrace, limits: c.Limits,
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func addReconciler(ctx context.Context, m manager.Manager, r *reconciler) error {
-	k := r.GridKind
 	// Its children do not depend on the status of a grid.
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		predicate.AnnotationChangedPredicate{})
-	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
-	err := errors.Join(
-		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
-		m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),
-		ctrl.NewControllerManagedBy(m).
-			Named(k.Kind).
-			For(k.New(), builder.WithPredicates(changed)).
-			Watches(childObject(k), ofChild()).
-			Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
-			Complete(r))
-	if err != nil {
-		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
+	for _, k := range v1.Kinds {
+		key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
+		err := errors.Join(
+			m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
+			m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),
+			ctrl.NewControllerManagedBy(m).
+				Named(k.Kind).
+				For(k.New(), builder.WithPredicates(changed)).
+				Watches(childObject(k), ofChild()).
+				Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
+				Complete(&reconciler{
+					GridKind: k, cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(),
+					clock: clock.RealClock{}, nodes: corev1listers.NewNodeLister(nodes.GetIndexer()),
+					recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas,
+					grace: c.SiteRemovalGrace, limits: c.Limits,
+				}))
+		if err != nil {
+			return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
+		}
 	}
 	return nil
 }

@@ -2,12 +2,14 @@ package gridcontroller
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -39,8 +41,8 @@ type pass struct {
 type assigned struct {
 	*pass
 
-	// assignment says which site has which child. children has the grid's children by name. strangers has other
-	// workloads with the names of children; nil for a name that no workload has.
+	// assignment says which site has which child. children has the grid's children by name, strangers other workloads
+	// with the names of children; nil for a name that no workload has.
 	assignment          *gridchild.Names
 	children, strangers map[string]*child
 	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.
@@ -143,7 +145,11 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
-		live := a.known(ctx, name)
+		live := children[name]
+		if live == nil {
+			live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
+			a.strangers[name] = live
+		}
 		if live == nil {
 			return gridchild.Existing{}, false
 		}
@@ -157,14 +163,26 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	if a.update, err = p.ensureRevision(ctx); err != nil {
 		return nil, err
 	}
+	a.templates[a.update] = a.current
 	if p.spec.Rollout == nil {
 		return a, nil
 	}
 	if a.waves, err = gridchild.NewWaves(p.spec.Rollout, a.around.HasNode); err != nil {
 		return nil, err
 	}
-	a.written, err = p.lastWritten(ctx)
-	return a, err
+	m := &p.memory.rollout
+	if m.written == nil { // the cache may be older than the last actions of the former controller
+		grid := p.New()
+		if err := p.live.Get(ctx, client.ObjectKeyFromObject(p.grid), grid); err != nil {
+			return nil, fmt.Errorf("reading the status of the rollout: %w", err)
+		}
+		m.written = grid
+	}
+	if older(m.written.GetResourceVersion(), p.grid.GetResourceVersion()) {
+		m.written = p.grid
+	}
+	_, a.written = v1.Workload(m.written)
+	return a, nil
 }
 
 // child returns the child of a site, or nil.
@@ -177,15 +195,4 @@ func (p *assigned) orphan(site string) *child {
 		return nil
 	}
 	return live
-}
-
-// known returns the workload in the cache that has a name, whoever owns it; nil if there is none.
-func (p *assigned) known(ctx context.Context, name string) *child {
-	if own := p.children[name]; own != nil {
-		return own
-	}
-	if _, looked := p.strangers[name]; !looked {
-		p.strangers[name], _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
-	}
-	return p.strangers[name]
 }

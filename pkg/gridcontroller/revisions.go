@@ -151,8 +151,7 @@ func (p *planned) deleteOldRevisions(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}
-		m.objects = slices.DeleteFunc(slices.Clone(m.objects), func(of *appsv1.ControllerRevision) bool {
-			return of.UID == object.UID
-		})
+		i := slices.Index(m.objects, object)
+		m.objects = slices.Delete(m.objects, i, i+1)
 	}
 }

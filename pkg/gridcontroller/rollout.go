@@ -68,9 +68,6 @@ type answer struct {
 
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
 func (p *assigned) templatesOf(revision string) *gridchild.Templates {
-	if revision == p.update {
-		return p.current
-	}
 	if made, ok := p.templates[revision]; ok {
 		return made
 	}
@@ -87,24 +84,6 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 	}
 	p.templates[revision] = made
 	return made
-}
-
-// lastWritten returns the grid with the newest status that is known to be written. A controller that restarts reads it
-// from the API server: the cache may be older than the last actions of the former controller.
-func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) {
-	m := &p.memory.rollout
-	switch {
-	case m.written == nil:
-		grid := p.New()
-		if err := p.live.Get(ctx, client.ObjectKeyFromObject(p.grid), grid); err != nil {
-			return nil, fmt.Errorf("reading the status of the rollout: %w", err)
-		}
-		m.written = grid
-	case older(m.written.GetResourceVersion(), p.grid.GetResourceVersion()):
-		m.written = p.grid
-	}
-	_, status := v1.Workload(m.written)
-	return status, nil
 }
 
 // plan decides what each site's child should be made from, and which children go.

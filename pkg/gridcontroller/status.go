@@ -99,17 +99,13 @@ func (p *synced) stateOf(site string) v1.SiteState {
 }
 
 func (p *report) summarize(status *v1.WorkloadGridStatus) {
-	count := func(phases ...v1.SitePhase) (sites int32) {
-		for _, phase := range phases {
-			sites += int32(len(p.in[phase])) //nolint:gosec // no more than there are nodes
-		}
-		return sites
-	}
+	//nolint:gosec // no more than there are nodes
+	count := func(phase v1.SitePhase) int32 { return int32(len(p.in[phase])) }
 	status.ObservedGeneration, status.GridUniqKey = p.grid.GetGeneration(), p.spec.GridUniqKey
 	//nolint:gosec // no more than there are nodes
-	status.Sites = int32(len(p.states)) - count(v1.SiteRemoving, v1.SiteRetained)
+	status.Sites = int32(len(p.states)) - count(v1.SiteRemoving) - count(v1.SiteRetained)
 	status.ReadySites, status.UnreachableSites = count(v1.SiteReady), count(v1.SiteUnreachable)
-	status.FailedSites = count(v1.SiteFailed, v1.SiteStalled)
+	status.FailedSites = count(v1.SiteFailed) + count(v1.SiteStalled)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
 	status.UpdateRevision, status.Rollout = p.update, p.rollout.Status.DeepCopy()
 	status.Losses = slices.SortedFunc(maps.Values(p.memory.losses), func(a, b v1.SiteLoss) int {
@@ -263,9 +259,15 @@ func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 	if len(status.States) <= listedSites {
 		return
 	}
+	importance := []v1.SitePhase{
+		v1.SiteFailed, v1.SiteStalled, v1.SiteRemoving, v1.SiteProgressing, v1.SiteHeld, v1.SiteUnreachable,
+		v1.SiteRetained, v1.SiteReady,
+	}
+	rank := func(site string) int { // that of the first two is the same
+		return max(1, slices.Index(importance, status.States[site].Phase))
+	}
 	all := slices.SortedFunc(maps.Keys(status.States), func(a, b string) int {
-		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)),
-			cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})
 	states, size := map[string]v1.SiteState{}, 0
 	for _, site := range all {
@@ -282,14 +284,6 @@ func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 		states[site] = state
 	}
 	status.States = states
-}
-
-// importance orders phases; the most important one has the smallest value.
-func importance(phase v1.SitePhase) int {
-	return max(1, slices.Index([]v1.SitePhase{ // the first two are the same
-		v1.SiteFailed, v1.SiteStalled, v1.SiteRemoving, v1.SiteProgressing, v1.SiteHeld, v1.SiteUnreachable,
-		v1.SiteRetained, v1.SiteReady,
-	}, phase))
 }
 
 // writeStatus writes the status of changed, a copy of grid, if it differs from grid's. It writes it at most once per

@@ -41,10 +41,10 @@ type pass struct {
 type assigned struct {
 	*pass
 
-	// assignment says which site has which child. children has the grid's children by name, strangers other workloads
-	// with the names of children; nil for a name that no workload has.
-	assignment          *gridchild.Names
-	children, strangers map[string]*child
+	// assignment says which site has which child. children has the grid's children by name, orphans the workloads with
+	// the names of missing children that may be adopted.
+	assignment        *gridchild.Names
+	children, orphans map[string]*child
 	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.
 	around gridchild.Context
 	waves  gridchild.Waves
@@ -140,7 +140,7 @@ func (p *pass) run(ctx context.Context, children map[string]*child) (*report, er
 // assign assigns the grid's workloads to its sites, and reads the revisions.
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
 	a := &assigned{
-		pass: p, children: children, strangers: map[string]*child{}, written: p.status,
+		pass: p, children: children, orphans: map[string]*child{}, written: p.status,
 		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
 		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
 	}
@@ -148,7 +148,9 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 		live := children[name]
 		if live == nil {
 			live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
-			a.strangers[name] = live
+			if live != nil && !live.deleting && live.controller == nil && live.grid == p.owner.Name {
+				a.orphans[name] = live
+			}
 		}
 		if live == nil {
 			return gridchild.Existing{}, false
@@ -189,10 +191,4 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 func (p *assigned) child(site string) *child { return p.children[p.assignment.BySite[site]] }
 
 // orphan returns the workload that a site without a child may adopt, or nil.
-func (p *assigned) orphan(site string) *child {
-	live := p.strangers[p.assignment.BySite[site]]
-	if live == nil || live.deleting || live.controller != nil || live.grid != p.owner.Name {
-		return nil
-	}
-	return live
-}
+func (p *assigned) orphan(site string) *child { return p.orphans[p.assignment.BySite[site]] }

@@ -26,20 +26,6 @@ const (
 	nodesEach  = 8
 )
 
-// progressTold returns when a site made its last progress by the live status. It returns nil if the site has made some
-// since, or if a controller has changed its workload and stopped before it wrote the status.
-func (p *pass) progressTold(site string, state *v1.SiteState, live *child) *metav1.Time {
-	told := p.status.States[site]
-	changed := p.status.ObservedGeneration != p.grid.GetGeneration()
-	if p.spec.Rollout != nil && live != nil {
-		changed = live.revision != cmp.Or(told.Revision, p.status.UpdateRevision)
-	}
-	if changed || told.Replicas != state.Replicas || podCounts(told) != podCounts(*state) {
-		return nil
-	}
-	return told.ProgressTime
-}
-
 func podCounts(state v1.SiteState) [3]int64 {
 	return [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
 }
@@ -81,8 +67,14 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 	// An autoscaler that changes the replicas again and again makes no progress.
 	if mark := "towards " + m.same.desired; m.mark != mark {
 		m.progressAt, m.rested, m.best, m.reached = now.Truncate(time.Second), 0, counts, false
-		if told := p.progressTold(site, state, live); m.mark == "" && told != nil {
-			m.progressAt, m.rested = told.Time, p.rollout.Gap
+		told, changed := p.status.States[site], p.status.ObservedGeneration != p.grid.GetGeneration()
+		if p.spec.Rollout != nil && live != nil {
+			changed = live.revision != cmp.Or(told.Revision, p.status.UpdateRevision)
+		}
+		// Not if a controller has changed the workload and stopped before it wrote the status.
+		if m.mark == "" && !changed && told.ProgressTime != nil && told.Replicas == state.Replicas &&
+			podCounts(told) == counts {
+			m.progressAt, m.rested = told.ProgressTime.Time, p.rollout.Gap
 		}
 		m.mark = mark
 	}

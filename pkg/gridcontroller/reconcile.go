@@ -24,6 +24,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 )
 
@@ -102,9 +103,11 @@ type siteMemory struct {
 	state v1.SiteState
 	// desired is the identity of the site's child, as long as gridMemory.templates is valid.
 	desired identity
-	// broken is why the site does not work, and asked is the last state of its pods for the rollout.
-	broken brokenSite
-	asked  answer
+	// broken is why the site does not work. asked is the last state of its pods for the rollout, at silentSince
+	// askedSince.
+	broken     brokenSite
+	asked      rollout.Pods
+	askedSince time.Time
 }
 
 func newMemory(grid v1.Object) *gridMemory {

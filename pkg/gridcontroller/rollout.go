@@ -59,13 +59,6 @@ type brokenSite struct {
 	since         time.Time
 }
 
-// answer is the state of a site's pods, while the last node that is silent has been so since.
-type answer struct {
-	rollout.Pods
-
-	since time.Time
-}
-
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
 func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 	if made, ok := p.templates[revision]; ok {
@@ -246,18 +239,18 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 		byName[sites[i].Name] = &sites[i]
 	}
 	for _, q := range plan.Ask {
-		known, now, site := &p.memory.ofSite(q.Name).asked, p.clock.Now(), byName[q.Name]
-		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(site.SilentSince) ||
-			!known.At.After(p.memory.ofSite(q.Name).appliedAt) {
+		memory, site := p.memory.ofSite(q.Name), byName[q.Name]
+		if at := memory.asked.At; p.clock.Since(at) >= askPause || at.Before(q.After) || !at.After(memory.appliedAt) ||
+			!memory.askedSince.Equal(site.SilentSince) {
 			pods, err := p.readPods(ctx, site)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
 				site.Unread = true
 				continue
 			}
-			*known = answer{pods, site.SilentSince}
+			memory.asked, memory.askedSince = pods, site.SilentSince
 		}
-		site.Pods = &known.Pods
+		site.Pods = &memory.asked
 	}
 	for _, name := range plan.Checks {
 		byName[name].Check = p.check(ctx, name, plan.Status.StartTime)

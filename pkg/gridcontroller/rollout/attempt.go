@@ -68,6 +68,7 @@ func (p *planner) begin() {
 	switch {
 	case p.Status != nil && p.Status.StartTime != nil && p.Update == p.Revision:
 		p.status = p.Status.DeepCopy()
+		p.upgrade()
 		for i := range p.status.Sites {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State
@@ -112,6 +113,45 @@ func (p *planner) gate(wave int) string { return cmp.Or(p.specs[wave].Name, rest
 
 func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
+}
+
+// upgrade reads the status of a controller from before gates. There waves in state Done have passed, sites that have the
+// revision and are not listed are proven, and phases are decisions.
+func (p *planner) upgrade() {
+	s := p.status
+	if len(s.Passed)+len(s.ProvenSites) > 0 {
+		return
+	}
+	switch s.Phase {
+	case v1.RolloutComplete:
+		s.Passed = []string{allGates}
+		return
+	case v1.RolloutRollingBack, v1.RolloutRolledBack:
+		s.GoesBack = cmp.Or(s.GoesBack, s.Message, "sites failed")
+	case v1.RolloutOutage:
+		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltOutage)
+	}
+	if s.HaltTime != nil {
+		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltFailures)
+	}
+	accepted, proofs, listed := readMarks(s.AcceptedSites), marks{}, map[string]bool{}
+	for _, of := range s.Sites {
+		if listed[of.Name] = true; of.State == "Accepted" {
+			accepted.add(&Site{Name: of.Name})
+		}
+	}
+	s.Sites = slices.DeleteFunc(s.Sites, func(of v1.RolloutSite) bool { return of.State == "Accepted" })
+	for _, wave := range s.Waves {
+		if wave.State == v1.WaveDone {
+			s.Passed = append(s.Passed, cmp.Or(wave.Name, restWave))
+		}
+	}
+	for i := range p.Sites {
+		if u := &p.Sites[i]; (s.Proven > 0 || len(s.Passed) > 0) && p.has(u) && !u.Idle && !listed[u.Name] {
+			proofs.add(u)
+		}
+	}
+	s.AcceptedSites, s.ProvenSites = accepted.list(), proofs.list()
 }
 
 // attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites that

@@ -621,6 +621,42 @@ func TestPausedInAnOutage(t *testing.T) {
 	}
 }
 
+// TestUpgrade: what an older controller has written of a rollout under way counts.
+func TestUpgrade(t *testing.T) {
+	h := begins(t, canary(5*time.Minute), map[string]int{"lab": 0, "a": 1, "b": 1, "c": 1})
+	h.in.Update = "new"
+	for _, n := range []string{"lab", "a", "b"} {
+		h.sites[n].Revision = "new"
+	}
+	start := metav1.NewTime(h.in.Now.Add(-time.Hour))
+	h.in.Status = &v1.RolloutStatus{
+		Phase: v1.RolloutProgressing, Wave: "rest", StartTime: &start, Proven: 2,
+		Waves: []v1.WaveStatus{{Name: "canary", State: v1.WaveDone}, {Name: "rest", State: v1.WaveProgressing}},
+		Sites: []v1.RolloutSite{{
+			Name: "b", State: v1.RolloutSiteSoaking, From: "old", Since: &start, ReadyTime: &start,
+		}},
+	}
+	h.pass()
+	s := h.in.Status
+	if s.Proven != 2 || !slices.Equal(s.Passed, []string{"canary"}) || !s.StartTime.Equal(&start) {
+		t.Errorf("got %+v", s)
+	}
+	for phase, want := range map[v1.RolloutPhase]v1.RolloutPhase{
+		v1.RolloutHalted: v1.RolloutHalted, v1.RolloutRolledBack: v1.RolloutRolledBack,
+		v1.RolloutRollingBack: v1.RolloutRolledBack,
+	} {
+		h.in.Status = &v1.RolloutStatus{
+			Phase: phase, StartTime: &start, HaltTime: &start, Message: "1 failed, 0 allowed: b",
+			Sites: []v1.RolloutSite{{Name: "b", State: v1.RolloutSiteFailed, Since: &start}},
+		}
+		h.in.Current = "old"
+		h.last(2 * time.Minute)
+		if got := h.in.Status; got.Phase != want || got.HaltTime == nil || !got.HaltTime.Equal(&start) {
+			t.Errorf("%s: got %+v", phase, got)
+		}
+	}
+}
+
 // TestLongDays: all of 500 sites are switched off at night, and three of them are away for each whole day. Their nodes
 // boot when they return. Nobody has to decide anything, and nobody fails, whether the change comes by day or by night.
 func TestLongDays(t *testing.T) {

@@ -385,10 +385,12 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 	if over := now.since.Add(p.spec.ProgressDeadline()); now.why != "" && p.clock.Now().Before(over) {
 		p.lookAgain(over)
 	}
-	if now != *before { // the plan must know
-		*before = now
+	changed := now
+	changed.why = before.why // it may be another one at each pass
+	if changed != *before || (now.why == "") != (before.why == "") { // the plan must know
 		p.lookAgain(p.clock.Now())
 	}
+	*before = now
 }
 
 func (p *planned) describeRollout() string {

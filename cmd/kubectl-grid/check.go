@@ -10,46 +10,41 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
-	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/program/version"
 )
 
 // checkOptions are the flags of `kubectl grid check`.
 type checkOptions struct {
+	*command
+
 	pre    bool
 	images setup.Images
-	output output.Format
 }
 
 func newCheckCommand(c *command) *cobra.Command {
-	o := &checkOptions{}
+	o := &checkOptions{command: c}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check a cluster before an installation, or an installation",
 		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
 			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
 			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
-			"chart. It changes nothing.\n" +
-			"\n" +
+			"chart. It changes nothing.\n\n" +
 			"Exit codes: 0 no failure was found; 1 something could not be read; 2 the command line is wrong; 3 a\n" +
 			"failure was found. Warnings, and what no API server can know, change no exit code.",
 		Example: "  kubectl grid check --pre\n" +
 			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > " +
 			"edge/kustomization.yaml\n" +
 			"  kubectl grid check -o json",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              flags.UsageArgs(cobra.NoArgs),
-		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
+		Args: o.parse,
+		RunE: c.asking(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.pre, "pre", false, "Look at a cluster before application-grid is installed on it")
 	f.StringVar(&o.images.Registry, "registry", "registry.example.org",
 		"With --pre: the registry that the images are to come from")
 	f.StringVar(&o.images.Tag, "tag", imageTag(), "With --pre: the tag of the images")
-	for _, name := range []string{"registry", "tag"} {
-		flags.CompleteWith(cmd, name)
-	}
-	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML, formatKustomization, formatValues)
+	c.bindOutput(cmd, output.Table, output.Wide, output.JSON, output.YAML, formatKustomization, formatValues)
 	return cmd
 }
 
@@ -61,17 +56,16 @@ func imageTag() string {
 	return "v1"
 }
 
-func (o *checkOptions) run(ctx context.Context, c *command) error {
-	file := o.output == formatKustomization || o.output == formatValues
-	if file && !o.pre {
-		return flags.Usage(fmt.Errorf("-o %s goes with --pre", o.output))
+func (o *checkOptions) parse(cmd *cobra.Command, args []string) error {
+	if (o.output == formatKustomization || o.output == formatValues) && !o.pre {
+		return fmt.Errorf("-o %s goes with --pre", o.output)
 	}
-	connected, _, err := c.connect()
-	if err != nil {
-		return err
-	}
+	return cobra.NoArgs(cmd, args)
+}
+
+func (o *checkOptions) run(ctx context.Context) error {
 	// Whoever cannot ask at all gets an error, not a list of things that could not be read.
-	source, err := connected.Source(ctx)
+	source, err := o.Source(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the API server for its version: %w", err)
 	}
@@ -84,26 +78,21 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
 	}
-	findings := c.stdout
-	if file {
-		findings = c.stderr // the file is for a pipe
-	}
-	if o.output.Encoded() {
-		if err := output.Encode(findings, report, o.output); err != nil {
+	install := report.Install
+	switch o.output {
+	case output.JSON, output.YAML:
+		if err := output.Encode(o.stdout, report, o.output); err != nil {
 			return err
 		}
-	} else {
-		report.Print(findings, o.output)
-	}
-	if o.output == output.Table || o.output == output.Wide {
-		report.PrintInstall(c.stdout)
-	}
-	if file && report.Install != nil {
-		text := report.Install.Kustomization
-		if o.output == formatValues {
-			text = report.Install.Values
+	case formatKustomization, formatValues: // the file is for a pipe
+		report.Print(o.stderr, o.output)
+		if install != nil {
+			files := map[output.Format]string{formatKustomization: install.Kustomization, formatValues: install.Values}
+			fmt.Fprint(o.stdout, files[o.output])
 		}
-		fmt.Fprint(c.stdout, text)
+	default:
+		report.Print(o.stdout, o.output)
+		report.PrintInstall(o.stdout)
 	}
 	return ending(report.Failed(), !report.Incomplete())
 }

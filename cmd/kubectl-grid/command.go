@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever logs users in to their clusters
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -39,57 +37,66 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-const (
-	errProblems   exitError = exitProblems
-	errUnanswered exitError = flags.ExitFailure
-)
-
 // ending is how a command ends whose answer has been printed.
 func ending(failed, complete bool) error {
 	switch {
 	case failed:
-		return errProblems
+		return exitError(exitProblems)
 	case !complete:
-		return errUnanswered
+		return exitError(flags.ExitFailure)
 	}
 	return nil
 }
 
-// command is what all subcommands use.
+// command is what the commands use. One of them runs.
 type command struct {
 	stdout, stderr io.Writer
 	// kubeconfig and overrides are the flags of the connection to the API server.
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
+	// Flags and arguments that several commands have. more is what follows the name of a grid.
+	output                   output.Format
+	allNamespaces, noHeaders bool
+	service                  cluster.ServiceName
+	name                     rollout.Name
+	more                     []string
+
+	// started is set once the command line has been read. An error before that is one of the command line.
+	started bool
+	// failure is the exit code of an error after that.
+	failure int
+	// The cluster that a command asks, and the namespace to ask for.
+	cluster.Cluster
+	namespace string
+}
+
+func newCommand(stdout, stderr io.Writer) *command {
+	return &command{stdout: stdout, stderr: stderr, failure: flags.ExitFailure}
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	c := newCommand(stdout, stderr)
+	root := newRoot(c)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var usage flags.UsageError
-	var exit exitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &exit):
+	}
+	if exit, ok := errors.AsType[exitError](err); ok {
 		return int(exit)
-	case errors.Is(err, rollout.ErrPerson):
-		fmt.Fprintf(stderr, "error: %v\n", err)
-		return exitPerson
-	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "error: %v\nSee 'kubectl grid --help' for usage.\n", err)
-		return flags.ExitUsage
 	}
 	fmt.Fprintf(stderr, "error: %v\n", err)
-	if errors.As(err, &unanswered{}) {
+	switch {
+	case errors.Is(err, rollout.ErrPerson):
+		return exitPerson
+	case !c.started || errors.As(err, new(flags.UsageError)):
+		fmt.Fprintln(stderr, "See 'kubectl grid --help' for usage.")
 		return flags.ExitUsage
 	}
-	return flags.ExitFailure
+	return c.failure
 }
 
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	c := &command{stdout: stdout, stderr: stderr}
+func newRoot(c *command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
 		Short: "Show the state of grids, and what the sites see of a Service",
@@ -100,14 +107,10 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          flags.UsageArgs(noCommand),
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("kubectl-grid {{.Version}}\n")
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flags.Usage(err) })
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "Path to the kubeconfig file to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -115,11 +118,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	clientcmd.BindOverrideFlags(&c.overrides, f, names)
 	// Without the short -v, which is verbosity to users of kubectl.
 	root.Flags().Bool("version", false, "Print the version and exit")
-	for _, name := range []string{"namespace", "context", "cluster", "user"} { // names of no files
-		if err := root.RegisterFlagCompletionFunc(name, c.completeFlag(name)); err != nil {
-			panic(err) // the flag is bound above
-		}
-	}
+	c.completeConnection(root)
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
 		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newDashboardCommand(c), newRolloutCommand(c),
 		newLogsCommand(c), newExecCommand(c), newOptionsCommand())
@@ -134,26 +133,11 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 
 func newOptionsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "options", Short: "Print the flags that all commands have", ValidArgsFunction: cobra.NoFileCompletions,
-		Args: flags.UsageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "These flags can be given to any command:\n\n%s",
-				cmd.Root().PersistentFlags().FlagUsages())
-			return err
+		Use: "options", Short: "Print the flags that all commands have", Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			cmd.Printf("These flags can be given to any command:\n\n%s", cmd.Root().PersistentFlags().FlagUsages())
 		},
 	}
-}
-
-// noCommand is the error of a command that there is not, with those that may be meant.
-func noCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	text := fmt.Sprintf("unknown command %q", args[0])
-	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-		text += "; did you mean " + strings.Join(meant, " or ") + "?"
-	}
-	return errors.New(text)
 }
 
 // The formats that are the files to install with on a cluster.
@@ -162,46 +146,52 @@ const (
 	formatValues        output.Format = "values"
 )
 
-func bindOutput(cmd *cobra.Command, to *output.Format, formats ...output.Format) {
-	value := &outputValue{to: to}
+// bindOutput adds the flag --output, which takes these formats. The first is the default.
+func (c *command) bindOutput(cmd *cobra.Command, formats ...output.Format) {
+	c.output = output.Table
+	var names []string
 	for _, format := range formats {
-		value.formats = append(value.formats, string(format))
+		names = append(names, string(format))
 	}
-	*to = formats[0]
-	cmd.Flags().VarP(value, "output", "o", "Output format: "+value.list())
-	flags.CompleteWith(cmd, "output", value.formats...)
+	last := len(names) - 1
+	list := strings.Join(names[:last], ", ") + " or " + names[last]
+	cmd.Flags().FuncP("output", "o", "Output `format`: "+list, func(name string) error {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("must be %s", list)
+		}
+		c.output = output.Format(name)
+		return nil
+	})
+	cmd.Flags().Lookup("output").DefValue = names[0]
+	flags.CompleteWith(cmd, "output", names...)
 }
 
-// outputValue is a format as a flag that takes some formats only.
-type outputValue struct {
-	to      *output.Format
-	formats []string
+// bindTable adds the flags of a table of objects of a kind in namespaces.
+func (c *command) bindTable(cmd *cobra.Command, objects string) {
+	f := cmd.Flags()
+	f.BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, objects+" of all namespaces")
+	f.BoolVar(&c.noHeaders, "no-headers", false, "Print the rows of the table only")
+	c.bindOutput(cmd, output.Table, output.Wide, output.JSON, output.YAML)
 }
 
-// list is the formats as a sentence names them. There is more than one.
-func (v *outputValue) list() string {
-	last := len(v.formats) - 1
-	return strings.Join(v.formats[:last], ", ") + " or " + v.formats[last]
-}
-
-// String implements pflag.Value.
-func (v *outputValue) String() string { return string(*v.to) }
-
-// Type implements pflag.Value.
-func (v *outputValue) Type() string { return "format" }
-
-// Set implements pflag.Value.
-func (v *outputValue) Set(text string) error {
-	if !slices.Contains(v.formats, text) {
-		return fmt.Errorf("must be %s", v.list())
+// parseService reads the one argument of a command about a Service.
+func (c *command) parseService(_ *cobra.Command, args []string) (err error) {
+	if len(args) != 1 {
+		return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
 	}
-	*v.to = output.Format(text)
-	return nil
+	c.service, err = cluster.ParseServiceName(args[0])
+	return err
 }
 
-func isTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+// asking runs a command that asks the cluster.
+func (c *command) asking(run func(context.Context) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		c.started = true
+		if err := c.connect(); err != nil {
+			return err
+		}
+		return run(cmd.Context())
+	}
 }
 
 // loader reads the kubeconfig, as kubectl does.
@@ -212,17 +202,19 @@ func (c *command) loader() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &c.overrides)
 }
 
-// connect makes the connection to the API server, and returns the namespace to ask for.
-func (c *command) connect() (cluster.Cluster, string, error) {
+// connect makes the connection to the API server.
+func (c *command) connect() error {
 	loader := c.loader()
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return cluster.Cluster{}, "", err
+		return err
 	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return cluster.Cluster{}, "", err
+	if c.namespace, _, err = loader.Namespace(); err != nil {
+		return err
 	}
-	connected, err := cluster.Connect(config, c.stderr)
-	return connected, namespace, err
+	if c.allNamespaces {
+		c.namespace = ""
+	}
+	c.Cluster, err = cluster.Connect(config, c.stderr)
+	return err
 }

@@ -334,7 +334,7 @@ func TestFailures(t *testing.T) {
 		{"neither Service nor ServiceGrid", shop(), "view dg/echo", flags.ExitUsage,
 			"neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
 		{"no such flag", shop(), "view --no-such-flag", flags.ExitUsage, "--no-such-flag"},
-		{"a mistyped command", shop(), "statsu", flags.ExitUsage, `unknown command "statsu"; did you mean status?`},
+		{"a mistyped command", shop(), "statsu", flags.ExitUsage, "Did you mean this?\n\tstatus"},
 		{"no such command", shop(), "look", flags.ExitUsage, `unknown command "look"`},
 		{"no such context", shop(), "status --context absent", flags.ExitFailure, `context "absent" does not exist`},
 		{"no such kubeconfig", shop(), "status --kubeconfig /absent", flags.ExitFailure, "/absent"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -27,30 +29,56 @@ func complete(names func(cmd *cobra.Command, args []string, word string) []strin
 	}
 }
 
+func completeFlag(cmd *cobra.Command, name string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(name, values); err != nil {
+		panic(err) // the caller has just bound the flag
+	}
+}
+
+// completeConnection completes the flags of the connection. Of all flags and arguments, only four of them and the files
+// of diff are names of files.
+func (c *command) completeConnection(root *cobra.Command) {
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	for _, name := range []string{"kubeconfig", clientcmd.FlagCAFile, clientcmd.FlagCertFile, clientcmd.FlagKeyFile} {
+		completeFlag(root, name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	}
+	for _, name := range []string{clientcmd.FlagContext, clientcmd.FlagClusterName, clientcmd.FlagAuthInfoName} {
+		completeFlag(root, name, complete(func(*cobra.Command, []string, string) []string {
+			config, _ := c.loader().RawConfig() // empty if it cannot be read
+			return slices.Sorted(map[string]iter.Seq[string]{
+				clientcmd.FlagContext:      maps.Keys(config.Contexts),
+				clientcmd.FlagClusterName:  maps.Keys(config.Clusters),
+				clientcmd.FlagAuthInfoName: maps.Keys(config.AuthInfos),
+			}[name])
+		}))
+	}
+	completeFlag(root, clientcmd.FlagNamespace, complete(c.namespaces))
+}
+
+func (c *command) namespaces(cmd *cobra.Command, _ []string, _ string) []string {
+	return c.names(cmd, corev1.SchemeGroupVersion.WithKind("Namespace"), "")
+}
+
 // gridArguments completes the arguments of status: KIND/NAME, or KIND and then names.
 func (c *command) gridArguments(cmd *cobra.Command, args []string, word string) []string {
-	first, given := word, args
-	if len(args) > 0 {
-		first, given = args[0], args[1:]
-	}
-	kind, _, begun := strings.Cut(first, "/")
-	if len(args) == 0 && !begun {
-		plurals := make([]string, 0, len(v1.Kinds))
+	kind, _, prefixed := strings.Cut(word, "/")
+	prefix := kind + "/"
+	switch {
+	case len(args) > 0:
+		kind, prefix, args = args[0], "", args[1:]
+	case !prefixed:
+		var plurals []string
 		for _, k := range v1.Kinds {
 			plurals = append(plurals, k.Plural)
 		}
 		return plurals
 	}
 	k, err := cluster.ParseKind(kind)
-	if err != nil || len(args) > 0 && begun {
+	if err != nil {
 		return nil
 	}
-	prefix := ""
-	if begun {
-		prefix = kind + "/"
-	}
 	return slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind), prefix),
-		func(name string) bool { return slices.Contains(given, name) })
+		func(name string) bool { return slices.Contains(args, name) })
 }
 
 // serviceArgument completes the argument of view.
@@ -68,41 +96,16 @@ func (c *command) serviceArgument(cmd *cobra.Command, args []string, word string
 	return c.names(cmd, services, prefix)
 }
 
-// completeFlag completes the values of the flags of the connection.
-func (c *command) completeFlag(name string) cobra.CompletionFunc {
-	return complete(func(cmd *cobra.Command, _ []string, _ string) []string {
-		if name == "namespace" {
-			return c.names(cmd, corev1.SchemeGroupVersion.WithKind("Namespace"), "")
-		}
-		config, err := c.loader().RawConfig()
-		if err != nil {
-			return nil
-		}
-		switch name {
-		case "context":
-			return slices.Sorted(maps.Keys(config.Contexts))
-		case "cluster":
-			return slices.Sorted(maps.Keys(config.Clusters))
-		default:
-			return slices.Sorted(maps.Keys(config.AuthInfos))
-		}
-	})
-}
-
 // names are those of all objects of a kind, after a prefix; none if they cannot be read, as a completion has no place
 // for an error.
 func (c *command) names(cmd *cobra.Command, kind schema.GroupVersionKind, prefix string) []string {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
-	defer cancel()
-	connected, namespace, err := c.connect()
-	if err != nil {
+	if c.connect() != nil {
 		return nil
 	}
-	if kind.Kind == "Namespace" {
-		namespace = ""
-	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
+	defer cancel()
 	list := pages.Metadata(kind)
-	if err := connected.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	if c.API.List(ctx, list, client.InNamespace(c.namespace)) != nil {
 		return nil
 	}
 	names := make([]string, 0, len(list.Items))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -15,28 +14,25 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // exitDifferences is the exit code of diff where something would change, as kubectl diff has it.
 const exitDifferences = 1
 
-// unanswered is why diff has no answer. Its exit code is not 1, which says that there are differences.
-type unanswered struct{ error }
-
 // externalDiff names the program that compares two files, as for kubectl diff; without it, it is diff -u -N.
 const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 
 type diffOptions struct {
+	*command
+
 	files []string
-	// name and site are the grid and the site to compare; empty with files.
-	name rollout.Name
+	// site is the site to compare; empty with files.
 	site string
 }
 
 func newDiffCommand(c *command) *cobra.Command {
-	o := &diffOptions{}
+	o := &diffOptions{command: c}
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE | KIND/NAME --site SITE",
 		Short: "Show what applying grids would change in their workloads",
@@ -53,14 +49,8 @@ func newDiffCommand(c *command) *cobra.Command {
 			"  kustomize build | kubectl grid diff -f -\n" +
 			"  kubectl grid diff dg/echo --site east",
 		ValidArgsFunction: complete(c.gridArguments),
-		Args:              flags.UsageArgs(o.parse),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := o.run(cmd.Context(), c, cmd.InOrStdin())
-			if err == nil || errors.As(err, new(exitError)) {
-				return err
-			}
-			return unanswered{err}
-		},
+		Args:              o.parse,
+		RunE:              c.asking(o.run),
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
 		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
@@ -72,7 +62,8 @@ func newDiffCommand(c *command) *cobra.Command {
 }
 
 // parse reads the arguments: files, or a grid and a site.
-func (o *diffOptions) parse(_ *cobra.Command, args []string) (err error) {
+func (o *diffOptions) parse(cmd *cobra.Command, args []string) error {
+	o.failure = flags.ExitUsage // 1 says that there are differences
 	switch {
 	case len(args) == 0 && len(o.files) == 0:
 		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --site")
@@ -83,14 +74,13 @@ func (o *diffOptions) parse(_ *cobra.Command, args []string) (err error) {
 	case len(o.files) > 0 || o.site == "":
 		return errors.New("give KIND/NAME with --site and without -f")
 	}
-	o.name, _, err = rollout.ParseName(args, 0)
-	return err
+	return o.parseGrid(0)(cmd, args)
 }
 
 // grids reads the grids of the files, or the one that is named.
-func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader) ([]*unstructured.Unstructured, error) {
+func (o *diffOptions) grids(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	if o.site != "" {
-		g, err := c.grid(ctx, o.name)
+		g, err := o.grid(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -100,35 +90,31 @@ func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader) ([
 		grid, err := g.Unstructured()
 		return []*unstructured.Unstructured{grid}, err
 	}
-	manifests, err := diff.Read(o.files, stdin)
+	manifests, err := diff.Read(o.files, os.Stdin)
 	if err != nil {
 		return nil, err
 	}
 	if manifests.Others > 0 {
-		fmt.Fprintf(c.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
+		fmt.Fprintf(o.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
 			enumerate.Count(manifests.Others, "object"))
 	}
 	return manifests.Grids, nil
 }
 
-func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) error {
-	grids, err := o.grids(ctx, c, stdin)
+func (o *diffOptions) run(ctx context.Context) error {
+	grids, err := o.grids(ctx)
 	if err != nil {
 		return err
 	}
-	connected, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	nodes, err := cluster.Nodes(ctx, connected.API)
+	nodes, err := cluster.Nodes(ctx, o.API)
 	if err != nil {
 		return fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}
-	schemas, err := workloadpatch.NewForConfig(connected.Config)
+	schemas, err := workloadpatch.NewForConfig(o.Config)
 	if err != nil {
 		return err
 	}
-	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
+	source := diff.Source{API: o.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
 	program := strings.Fields(os.Getenv(externalDiff))
 	if len(program) == 0 {
 		program = []string{"diff", "-u", "-N"}
@@ -137,17 +123,17 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	for _, grid := range grids {
 		switch {
 		case grid.GetNamespace() == "":
-			grid.SetNamespace(namespace)
-		case c.overrides.Context.Namespace != "" && grid.GetNamespace() != namespace:
+			grid.SetNamespace(o.namespace)
+		case o.overrides.Context.Namespace != "" && grid.GetNamespace() != o.namespace:
 			return fmt.Errorf("%s %s is of namespace %s, and --namespace says %s", grid.GetKind(), grid.GetName(),
-				grid.GetNamespace(), namespace)
+				grid.GetNamespace(), o.namespace)
 		}
 		answers, err := source.Compare(ctx, grid)
 		if err != nil {
 			return cluster.Explain(err)
 		}
 		for _, answer := range answers {
-			if err := answer.Print(ctx, program, c.stdout, c.stderr); err != nil {
+			if err := answer.Print(ctx, program, o.stdout, o.stderr); err != nil {
 				return err
 			}
 			differ = differ || answer.Differs()
@@ -156,7 +142,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	}
 	switch {
 	case refused:
-		return errProblems
+		return exitError(exitProblems)
 	case differ:
 		return exitError(exitDifferences)
 	}

@@ -6,21 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
-	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
-// previewOptions are the flags of `kubectl grid preview`.
-type previewOptions struct {
-	key           string
-	allNamespaces bool
-	noHeaders     bool
-	output        output.Format
-}
-
 func newPreviewCommand(c *command) *cobra.Command {
-	o := &previewOptions{}
+	key := ""
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
 		Short: "Show what site-local Services would change, on any cluster",
@@ -28,56 +18,43 @@ func newPreviewCommand(c *command) *cobra.Command {
 			"node uses\n" +
 			"today is in another site, which sites would be left without a ready endpoint if the Service were\n" +
 			"site-local, and the command that makes it site-local. The sites are the values of a label key of the " +
-			"nodes.\n" +
-			"\n" +
+			"nodes.\n\n" +
 			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be " +
-			"installed.\n" +
-			"\n" +
+			"installed.\n\n" +
 			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not " +
 			"be read;\n" +
 			"2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone1 -n shop -o wide",
-		Args: flags.UsageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
+		Args: cobra.NoArgs,
+		RunE: c.asking(func(ctx context.Context) error { return c.preview(ctx, key) }),
 	}
-	f := cmd.Flags()
-	f.StringVar(&o.key, "key", "",
+	cmd.Flags().StringVar(&key, "key", "",
 		"Label key of the nodes whose values are the sites. Without it the command lists the keys that divide the "+
 			"nodes")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Services of all namespaces")
-	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
-	flags.CompleteWith(cmd, "key")
-	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML)
+	c.bindTable(cmd, "Services")
 	return cmd
 }
 
-func (o *previewOptions) run(ctx context.Context, c *command) error {
-	connected, namespace, err := c.connect()
+func (c *command) preview(ctx context.Context, key string) error {
+	groupings, err := c.Groupings(ctx)
 	if err != nil {
 		return err
 	}
-	if o.allNamespaces {
-		namespace = ""
-	}
-	groupings, err := connected.Groupings(ctx)
-	if err != nil {
-		return err
-	}
-	previewer, err := preview.Read(ctx, connected.API, groupings, preview.Query{Key: o.key, Namespace: namespace})
+	previewer, err := preview.Read(ctx, c.API, groupings, preview.Query{Key: key, Namespace: c.namespace})
 	if err != nil {
 		return err
 	}
 	found := previewer.Preview()
-	columns := preview.Columns{Namespaces: o.allNamespaces, NoHeader: o.noHeaders}
-	if len(found.Services) == 0 && !o.output.Encoded() {
-		where := "in " + namespace + " namespace; -A asks for all"
-		if o.allNamespaces {
+	columns := preview.Columns{Namespaces: c.allNamespaces, NoHeader: c.noHeaders}
+	if len(found.Services) == 0 && !c.output.Encoded() {
+		where := "in " + c.namespace + " namespace; -A asks for all"
+		if c.allNamespaces {
 			where = "in any namespace"
 		}
 		fmt.Fprintf(c.stderr, "No Services found %s.\n", where)
 	}
-	if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
+	if err := preview.Print(c.stdout, found, c.output, columns); err != nil {
 		return err
 	}
 	return ending(!found.Healthy(), groupings.Diagnosis.Complete())

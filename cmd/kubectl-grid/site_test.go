@@ -83,20 +83,20 @@ func TestLogsAndExec(t *testing.T) {
 	}{
 		{
 			"logs dg/echo --site west", "0",
-			[]string{"--namespace=shop", "logs", "pod/echo-west-1"},
+			[]string{"logs", "--namespace=shop", "pod/echo-west-1"},
 		},
 		{
 			"logs deploymentgrid echo --site east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
 			[]string{
-				"--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop", "logs",
+				"logs", "--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop",
 				"pod/echo-east-1", "--tail=20", "-f",
 			},
 		},
 		{
 			"exec dg/echo --site east -it -c main -- sh -c true", "3",
 			[]string{
-				"--namespace=shop", "exec", "pod/echo-east-1", "--container=main", "--stdin", "--tty", "--", "sh", "-c",
-				"true",
+				"exec", "--container=main", "--stdin=true", "--tty=true", "--namespace=shop", "pod/echo-east-1", "--",
+				"sh", "-c", "true",
 			},
 		},
 	} {
@@ -129,7 +129,7 @@ func TestLogsOfACheck(t *testing.T) {
 		}})
 	}
 	o := call(t, s, "logs", "dg/echo", "--site=west", "--check", "--", "--all-containers")
-	if want := "--namespace=shop\nlogs\njob/check-1\n--all-containers\n"; o.stdout != want {
+	if want := "logs\n--namespace=shop\njob/check-1\n--all-containers\n"; o.stdout != want {
 		t.Errorf("got %+v, want %s", o, want)
 	}
 }
@@ -144,7 +144,7 @@ func TestLogsAndExecRefuse(t *testing.T) {
 		"logs dg/echo":                         {flags.ExitUsage, "name a site: --site"},
 		"logs --site east":                     {flags.ExitUsage, "name a grid: KIND/NAME"},
 		"logs sg/echo --site east":             {flags.ExitUsage, "a ServiceGrid has no rollout"},
-		"logs dg/echo --site east more":        {flags.ExitUsage, "what is for kubectl follows --"},
+		"logs dg/echo --site east more":        {flags.ExitUsage, "too many arguments: more"},
 		"logs dg/echo --site north":            {flags.ExitFailure, `has no site "north"; it has east, west`},
 		"logs dg/none --site east":             {flags.ExitFailure, ""},
 		"exec dg/echo --site east":             {flags.ExitUsage, "give the command after --"},

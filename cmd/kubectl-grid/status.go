@@ -15,26 +15,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
-	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
+// statusOptions are the flags of `kubectl grid status`, and its arguments.
 type statusOptions struct {
-	allNamespaces bool
-	selector      string
-	problems      bool
-	watch         bool
-	noHeaders     bool
-	output        output.Format
-	// kinds are those to ask for, names the grids of the one kind; none for all.
-	kinds []v1.GridKind
-	names []string
+	*command
+
+	query           status.Query
+	problems, watch bool
 }
 
 func newStatusCommand(c *command) *cobra.Command {
-	o := &statusOptions{}
+	o := &statusOptions{command: c, query: status.Query{Kinds: v1.Kinds, Selector: labels.Everything()}}
 	cmd := &cobra.Command{
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
@@ -49,24 +43,22 @@ func newStatusCommand(c *command) *cobra.Command {
 			"  kubectl grid status dg/echo -o wide\n" +
 			"  kubectl grid status -w              # and what changes from now on",
 		ValidArgsFunction: complete(c.gridArguments),
-		Args:              flags.UsageArgs(o.parse),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), c)
-		},
+		Args:              o.parse,
+		RunE:              c.asking(o.run),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Grids of all namespaces")
-	f.StringVarP(&o.selector, "selector", "l", "", "Only grids with these labels, such as team=a,tier!=b")
+	f.FuncP("selector", "l", "Only grids with these `labels`, such as team=a,tier!=b", func(text string) (err error) {
+		o.query.Selector, err = labels.Parse(text)
+		return err
+	})
 	f.BoolVar(&o.problems, "problems", false, "Print only sites that are not ready and grids with problems")
 	f.BoolVarP(&o.watch, "watch", "w", false, "After the answer, print what changes, until interrupted")
-	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
-	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML)
+	c.bindTable(cmd, "Grids")
 	return cmd
 }
 
 // parse reads the arguments as kubectl get does.
 func (o *statusOptions) parse(_ *cobra.Command, args []string) error {
-	o.kinds, o.names = v1.Kinds, nil
 	if len(args) == 0 {
 		return nil
 	}
@@ -75,74 +67,60 @@ func (o *statusOptions) parse(_ *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	o.kinds, o.names = []v1.GridKind{k}, args[1:]
+	o.query.Kinds, o.query.Names = []v1.GridKind{k}, args[1:]
 	if hasName {
 		if name == "" || len(args) > 1 {
 			return fmt.Errorf("give one KIND/NAME, or KIND and then names: %s", strings.Join(args, " "))
 		}
-		o.names = []string{name}
+		o.query.Names = []string{name}
 	}
 	switch {
-	case len(o.names) > 0 && o.allNamespaces:
+	case len(o.query.Names) > 0 && o.allNamespaces:
 		return errors.New("a grid cannot be asked for by name in all namespaces: leave out -A or the name")
-	case len(o.names) > 0 && o.selector != "":
+	case len(o.query.Names) > 0 && !o.query.Selector.Empty():
 		return errors.New("a grid is asked for by name or by label: leave out -l or the name")
 	}
 	return nil
 }
 
-func (o *statusOptions) run(ctx context.Context, c *command) error {
-	selector, err := labels.Parse(o.selector)
-	if err != nil {
-		return flags.Usage(fmt.Errorf("--selector: %w", err))
-	}
-	connected, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	if o.allNamespaces {
-		namespace = ""
-	}
-	query := status.Query{Kinds: o.kinds, Names: o.names, Namespace: namespace, Selector: selector}
-	printer := &status.Printer{
-		Out: c.stdout, Format: o.output, Problems: o.problems,
-		Columns: status.Columns{Wide: o.output == output.Wide, Namespaces: o.allNamespaces, NoHeader: o.noHeaders},
-	}
+func (o *statusOptions) run(ctx context.Context) error {
+	o.query.Namespace = o.namespace
+	printer := &status.Printer{Out: o.stdout, Format: o.output, Problems: o.problems, Namespaces: o.allNamespaces,
+		NoHeader: o.noHeaders}
 	if o.watch {
-		return status.Follow(ctx, connected, query, func(grids []gridview.Grid) error {
+		return status.Follow(ctx, o.Cluster, o.query, func(grids []gridview.Grid) error {
 			_, err := printer.Print(grids)
 			return err
 		})
 	}
-	reader := &status.Reader{API: connected.API, Now: time.Now(), Warn: connected.Warn}
-	grids, err := reader.Read(ctx, query)
+	reader := &status.Reader{API: o.API, Now: time.Now(), Warn: o.Warn}
+	grids, err := reader.Read(ctx, o.query)
 	if err != nil {
 		return err
 	}
-	var keys []topology.Keys
-	for i := range grids {
-		keys = append(keys, grids[i].Keys)
-	}
 	complete := true
 	if len(grids) > 0 {
-		diagnosis := connected.Diagnose(ctx, check.WithServices)
+		var keys []topology.Keys
+		for i := range grids {
+			keys = append(keys, grids[i].Keys)
+		}
+		diagnosis := o.Diagnose(ctx, check.WithServices)
 		printer.Findings, complete = slices.DeleteFunc(diagnosis.OfGrid(keys...), reader.Unread), diagnosis.Complete()
-	} else if err := cluster.CheckNamespace(ctx, connected.API, namespace); err != nil {
+	} else if err := cluster.CheckNamespace(ctx, o.API, o.namespace); err != nil {
 		return err
 	}
+	failed := !status.Healthy(grids) || gridview.Failed(printer.Findings)
 	wrote, err := printer.Print(grids)
 	switch {
 	case err != nil:
 		return err
-	case !status.Healthy(grids) || gridview.Failed(printer.Findings) || !complete:
-		return ending(!status.Healthy(grids) || gridview.Failed(printer.Findings), complete)
-	case wrote:
+	case wrote || failed || !complete:
 	case len(grids) > 0:
-		fmt.Fprintln(c.stderr, "No problems found.")
+		fmt.Fprintln(o.stderr, "No problems found.")
 	case o.allNamespaces:
-		fmt.Fprintln(c.stderr, "No grids found.")
+		fmt.Fprintln(o.stderr, "No grids found.")
 	default:
-		fmt.Fprintf(c.stderr, "No grids found in %s namespace.\n", namespace)
+		fmt.Fprintf(o.stderr, "No grids found in %s namespace.\n", o.namespace)
 	}
-	return nil
+	return ending(failed, complete)
 }

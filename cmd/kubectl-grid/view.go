@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -9,12 +9,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
-	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 func newViewCommand(c *command) *cobra.Command {
-	var format output.Format
-	var name cluster.ServiceName
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
 		Short: "Show what the nodes of every site see of a Service",
@@ -26,41 +23,29 @@ func newViewCommand(c *command) *cobra.Command {
 			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
 		Example:           "  kubectl grid view echo-svc\n  kubectl grid view sg/echo -o json",
 		ValidArgsFunction: complete(c.serviceArgument),
-		Args: flags.UsageArgs(func(_ *cobra.Command, args []string) error {
-			return parseService(args, &name)
-		}),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			connected, namespace, err := c.connect()
-			if err != nil {
-				return err
-			}
-			service, err := cluster.Service(cmd.Context(), connected.API, namespace, name)
-			if err != nil {
-				return err
-			}
-			endpointSlices, err := cluster.EndpointSlices(cmd.Context(), connected.API, service)
-			if err != nil {
-				return err
-			}
-			groupings, err := connected.Groupings(cmd.Context())
-			if err != nil {
-				return err
-			}
-			view := groupings.View(service, endpointSlices)
-			if err := serviceview.Print(c.stdout, view, format); err != nil {
-				return err
-			}
-			return ending(!view.Healthy(), !gridview.HasSites(view.TopologyKeys) || groupings.Diagnosis.Complete())
-		},
+		Args:              c.parseService,
+		RunE:              c.asking(c.view),
 	}
-	bindOutput(cmd, &format, output.Table, output.JSON, output.YAML)
+	c.bindOutput(cmd, output.Table, output.JSON, output.YAML)
 	return cmd
 }
 
-func parseService(args []string, to *cluster.ServiceName) (err error) {
-	if len(args) != 1 {
-		return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
+func (c *command) view(ctx context.Context) error {
+	service, err := cluster.Service(ctx, c.API, c.namespace, c.service)
+	if err != nil {
+		return err
 	}
-	*to, err = cluster.ParseServiceName(args[0])
-	return err
+	endpointSlices, err := cluster.EndpointSlices(ctx, c.API, service)
+	if err != nil {
+		return err
+	}
+	groupings, err := c.Groupings(ctx)
+	if err != nil {
+		return err
+	}
+	view := groupings.View(service, endpointSlices)
+	if err := serviceview.Print(c.stdout, view, c.output); err != nil {
+		return err
+	}
+	return ending(!view.Healthy(), !gridview.HasSites(view.TopologyKeys) || groupings.Diagnosis.Complete())
 }

@@ -865,7 +865,7 @@ func (w *world) exits(s *v1.RolloutStatus) (done bool, failure error) {
 	if err != nil {
 		return false, err
 	}
-	return state.Done, state.Err(command)
+	return state.Done, state.Err()
 }
 
 // read is what the controller has read of a site last; nil if it has not.

@@ -1,12 +1,15 @@
 package prove
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,6 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 )
 
@@ -24,6 +30,9 @@ const (
 	labelName  = "app.kubernetes.io/name"
 	labelValue = "kubectl-grid-prove"
 )
+
+// wrapper is the name of the wrapper's container, and the value of the label app of its pods.
+const wrapper = "application-grid-wrapper"
 
 const (
 	// between is the pause between two reads of a pod.
@@ -36,39 +45,60 @@ const (
 	terminationLog = "/dev/termination-log"
 )
 
-// Probe configures the probe on one node.
-type Probe struct {
-	Requests int
-	// Timeout limits one connection.
-	Timeout time.Duration
+// pods runs probes by making a pod for each node.
+type pods struct {
+	Options
+
+	api client.Client
+	// images are the images of the wrappers' pods by node, with the secrets to pull them. That of "" is for nodes
+	// without one.
+	images map[string]image
 }
 
-// Pods is a Runner that makes a pod for each node.
-type Pods struct {
-	API client.Client
-	// Namespace is the namespace of the pods. It must allow pods in the node's network with the capability NET_ADMIN.
-	Namespace string
-	Probe     Probe
-	// ImageOn is the image of application-grid-wrapper for a node, and the secrets to pull it with.
-	ImageOn func(node string) (image string, secrets []corev1.LocalObjectReference)
-	// Alive limits the life of a pod, in case the command that made it ends without removing it.
-	Alive time.Duration
+type image struct {
+	name    string
+	secrets []corev1.LocalObjectReference
 }
 
-// Run implements Runner. It always removes the pod before it returns.
-func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error) {
+// newPods reads the images, and removes pods of earlier runs.
+func newPods(ctx context.Context, c cluster.Cluster, o Options) (*pods, error) {
+	r := &pods{Options: o, api: c.API, images: map[string]image{}}
+	err := pages.Each(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) {
+		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
+			return
+		}
+		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
+		r.images[p.Spec.NodeName] = image{p.Spec.Containers[max(container, 0)].Image, p.Spec.ImagePullSecrets}
+	}, client.MatchingLabels{"app": wrapper})
+	nodes := slices.Sorted(maps.Keys(r.images))
+	switch {
+	case o.Image == "" && err != nil:
+		return nil, fmt.Errorf("asking for the wrappers' pods: %w", err)
+	case len(nodes) > 0:
+		r.images[""] = r.images[nodes[0]]
+	case o.Image == "":
+		return nil, errors.New("no wrapper runs in this cluster whose image could be used: name an image with --image")
+	}
+	if err := r.removeLeftovers(ctx); err != nil {
+		c.Warn("pods that an earlier run may have left in %s are not removed: %s", o.PodNamespace, output.WhyNot(err))
+	}
+	return r, nil
+}
+
+// run runs a probe on a node. It always removes the pod before it returns.
+func (r *pods) run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error) {
 	pod := r.pod(node, target)
 	if err := r.create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) {
 			return probe.Result{}, fmt.Errorf("a pod may not be created in namespace %s: %w; --pod-namespace names "+
-				"another", r.Namespace, err)
+				"another", r.PodNamespace, err)
 		}
 		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
 	}
 	defer r.remove(ctx, pod)
 	why, result := errors.New("it was not started"), probe.Result{}
 	err := wait.PollUntilContextCancel(ctx, between, false, func(ctx context.Context) (done bool, err error) {
-		switch err := r.API.Get(ctx, client.ObjectKeyFromObject(pod), pod); {
+		switch err := r.api.Get(ctx, client.ObjectKeyFromObject(pod), pod); {
 		case apierrors.IsNotFound(err):
 			return false, fmt.Errorf("somebody removed pod %s", pod.Name)
 		case err != nil:
@@ -91,25 +121,25 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 
 // create makes a pod, even if ctx ends meanwhile: an abandoned request may still succeed, and then the name of the pod
 // would be lost.
-func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
+func (r *pods) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
 	defer cancel()
-	return r.API.Create(ctx, pod)
+	return r.api.Create(ctx, pod)
 }
 
 // remove removes a pod, even after ctx has ended.
-func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
+func (r *pods) remove(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, between, true, func(ctx context.Context) (bool, error) {
-		return client.IgnoreNotFound(r.API.Delete(ctx, pod, client.GracePeriodSeconds(0))) == nil, nil
+		return client.IgnoreNotFound(r.api.Delete(ctx, pod, client.GracePeriodSeconds(0))) == nil, nil
 	})
 }
 
-// RemoveLeftovers removes pods of runs that were killed before they could.
-func (r *Pods) RemoveLeftovers(ctx context.Context) error {
+// removeLeftovers removes pods of runs that were killed before they could.
+func (r *pods) removeLeftovers(ctx context.Context) error {
 	list := &corev1.PodList{}
-	err := r.API.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingLabels{labelName: labelValue})
+	err := r.api.List(ctx, list, client.InNamespace(r.PodNamespace), client.MatchingLabels{labelName: labelValue})
 	if err != nil {
 		return err
 	}
@@ -117,7 +147,7 @@ func (r *Pods) RemoveLeftovers(ctx context.Context) error {
 		if phase := list.Items[i].Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
 			continue // another run's
 		}
-		if err := r.API.Delete(ctx, &list.Items[i]); err != nil && !apierrors.IsNotFound(err) {
+		if err := r.api.Delete(ctx, &list.Items[i]); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
@@ -137,7 +167,16 @@ func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
 			return result, hopeless[waiting.Reason], fmt.Errorf("%s: %s", waiting.Reason, waiting.Message)
 		}
 		if ended := status.State.Terminated; ended != nil {
-			return resultOf(ended)
+			err = json.Unmarshal([]byte(ended.Message), &result)
+			switch {
+			case err == nil:
+			case ended.ExitCode == 2:
+				err = errors.New("the image has no probe: it is of an older application-grid-wrapper; --image names " +
+					"another")
+			default:
+				err = fmt.Errorf("the probe ended with code %d: %s %s", ended.ExitCode, ended.Reason, ended.Message)
+			}
+			return result, true, err
 		}
 	}
 	for _, condition := range pod.Status.Conditions {
@@ -151,24 +190,15 @@ func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
 	return result, false, err
 }
 
-// resultOf returns the result that a probe wrote before it ended.
-func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done bool, err error) {
-	if err := json.Unmarshal([]byte(ended.Message), &result); err == nil {
-		return result, true, nil
-	}
-	if ended.ExitCode == 2 {
-		return result, true, errors.New("the image has no probe: it is of an older application-grid-wrapper; --image " +
-			"names another")
-	}
-	return result, true, fmt.Errorf("the probe ended with code %d: %s %s", ended.ExitCode, ended.Reason, ended.Message)
-}
-
 // pod returns the pod that runs the probe on a node. It bypasses the scheduler, so that taints do not matter.
-func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
-	image, secrets := r.ImageOn(node)
+func (r *pods) pod(node string, target netip.AddrPort) *corev1.Pod {
+	image, ok := r.images[node]
+	if !ok {
+		image = r.images[""]
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: labelValue + "-", Namespace: r.Namespace,
+			GenerateName: labelValue + "-", Namespace: r.PodNamespace,
 			Labels: map[string]string{labelName: labelValue},
 		},
 		Spec: corev1.PodSpec{
@@ -176,21 +206,20 @@ func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
 			HostNetwork:                   true, // there the kernel knows where kube-proxy's rules sent a connection
 			DNSPolicy:                     corev1.DNSDefault,
 			RestartPolicy:                 corev1.RestartPolicyNever,
-			ActiveDeadlineSeconds:         new(int64(math.Ceil(r.Alive.Seconds()))),
+			ActiveDeadlineSeconds:         new(int64(math.Ceil(r.Timeout.Seconds()))),
 			TerminationGracePeriodSeconds: new(int64(0)),
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			ImagePullSecrets:              secrets,
+			ImagePullSecrets:              image.secrets,
 			SecurityContext: &corev1.PodSecurityContext{
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: "probe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Name: "probe", Image: cmp.Or(r.Image, image.name), ImagePullPolicy: corev1.PullIfNotPresent,
 				Args: []string{
-					"probe", target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" +
-						r.Probe.Timeout.String(),
-					"--output=" + terminationLog,
+					"probe", target.String(), "--requests=" + strconv.Itoa(r.Requests),
+					"--timeout=" + r.ConnectTimeout.String(), "--output=" + terminationLog,
 				},
 				SecurityContext: &corev1.SecurityContext{
 					// User 0 with one capability: other users lose their capabilities when they start a program.

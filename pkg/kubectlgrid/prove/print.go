@@ -28,19 +28,14 @@ func (p *Proof) Print(out io.Writer, format output.Format) error {
 			}
 		}
 	}
-	reached := func(row Row) map[string]int { return row.Reached }
+	columnOf := func(_ Row, where string) string { return where }
 	if len(columns) > columnSites {
 		columns = []string{"own site", "others"}
-		reached = func(row Row) map[string]int {
-			sums := map[string]int{}
-			for site, n := range row.Reached {
-				if site == row.Site {
-					sums["own site"] += n
-				} else {
-					sums["others"] += n
-				}
+		columnOf = func(row Row, where string) string {
+			if where == row.Site {
+				return "own site"
 			}
-			return sums
+			return "others"
 		}
 	}
 	rows := make([][]string, 0, 1+len(p.Rows))
@@ -53,7 +48,11 @@ func (p *Proof) Print(out io.Writer, format output.Format) error {
 		if row.Address != "" && row.Address != p.Address {
 			from += " at " + row.Address
 		}
-		cells, counts := append(make([]string, 0, len(columns)+3), from), reached(row)
+		counts := map[string]int{}
+		for where, n := range row.Reached {
+			counts[columnOf(row, where)] += n
+		}
+		cells := append(make([]string, 0, len(columns)+3), from)
 		for _, column := range columns {
 			cells = append(cells, times(counts[column]))
 		}

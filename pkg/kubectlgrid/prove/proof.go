@@ -2,26 +2,19 @@ package prove
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -38,9 +31,6 @@ const (
 	Unproved Verdict = "Unproved"
 )
 
-// Kind is that of a Proof as JSON and YAML.
-const Kind = "Proof"
-
 // Proof is the result of connecting to a Service from every site.
 type Proof struct {
 	metav1.TypeMeta `json:",inline"`
@@ -56,9 +46,10 @@ type Proof struct {
 	Sites    []string `json:"sites"`
 	Rows     []Row    `json:"rows"`
 	// Nodes is the verdict of kubectl grid view. Findings are those of kubectl grid check that concern the Service,
-	// including those on other nodes.
+	// including those on other nodes. Complete is set if the cluster could be read for these.
 	Nodes    gridview.Verdict   `json:"nodes"`
 	Findings []gridview.Finding `json:"findings,omitempty"`
+	Complete bool               `json:"-"`
 }
 
 // Row has the endpoints that were reached from one node.
@@ -77,123 +68,131 @@ type Row struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Runner runs a probe of the target on a node.
-type Runner interface {
-	Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error)
+// endpoint is an endpoint, and the sites whose nodes may reach it.
+type endpoint struct {
+	gridview.Endpoint
+
+	// where is the site of the endpoint, or its node in parentheses if that is not in a site.
+	where string
+	from  map[string]bool
 }
 
-// Limits limit the probes.
-type Limits struct {
-	// AtOnce is how many nodes run a probe at the same time.
-	AtOnce int
-	// Timeout is how long one of them may take.
-	Timeout time.Duration
-}
+// unknown is where endpoints are that name no node.
+const unknown = "(unknown)"
 
-// Ask runs a probe on every node of the plan.
-func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
-	answers := make([]Answer, len(p.samples))
-	var group errgroup.Group
-	group.SetLimit(limits.AtOnce)
-	for i, s := range p.samples {
-		answers[i].sample = s
-		if s.without != "" {
-			answers[i].err = errors.New(s.without)
-			continue
-		}
-		group.Go(func() error {
-			if ctx.Err() != nil {
-				answers[i].err = errors.New("it was interrupted")
-				return nil
+// endpointsOf returns the endpoints of views by their addresses, without ports. Each is as the last view has it, and may
+// be reached from where any view allows it.
+func endpointsOf(views ...*gridview.View) map[string]endpoint {
+	endpoints := map[string]endpoint{}
+	for _, view := range views {
+		sites := map[string]string{"": unknown}
+		for _, site := range view.Sites {
+			for _, node := range site.Nodes {
+				sites[node] = site.Name
 			}
-			limited, cancel := context.WithTimeout(ctx, limits.Timeout)
-			defer cancel()
-			answers[i].result, answers[i].err = runner.Run(limited, s.node, s.target)
-			return nil
-		})
+		}
+		add := func(e gridview.Endpoint, from string) {
+			for _, address := range e.Addresses {
+				all := endpoints[address].from
+				if all == nil {
+					all = map[string]bool{}
+				}
+				all[from] = true
+				endpoints[address] = endpoint{e, cmp.Or(sites[e.Node], "("+e.Node+")"), all}
+			}
+		}
+		for _, site := range view.Sites {
+			for _, e := range site.Endpoints {
+				add(e, site.Name)
+			}
+		}
+		for _, hidden := range view.Hidden {
+			add(hidden.Endpoint, "") // from no site
+		}
 	}
-	_ = group.Wait() // the errors are in the answers
-	return answers
+	return endpoints
 }
 
-// Answer is the result of the probe on one node.
-type Answer struct {
-	sample sample
-	result probe.Result
-	err    error
-}
-
-// Conclude makes the Proof from the answers. slicesOf and nodes are those after the probes. A node may reach the
-// endpoints that were allowed before or after, because endpoints change meanwhile.
-func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice,
-	nodes map[string]Node, d *gridview.Diagnosis) (*Proof, error) {
-	after, err := viewOf(service, slicesOf, nodes, d)
+// conclude makes the Proof from the answers. s are the surroundings after the probes. A node may reach the endpoints
+// that were allowed before or after, because endpoints change meanwhile.
+func (p *plan) conclude(answers []answer, s surroundings) (*Proof, error) {
+	after, err := s.view()
+	if err == nil {
+		_, _, err = targets(s.service, strconv.Itoa(int(p.targets[0].Port())))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
-	if _, err := targetOf(service, strconv.Itoa(int(p.Targets[0].Port()))); err != nil {
-		return nil, fmt.Errorf("while asking it was changed: %w", err)
-	}
-	endpoints := map[string]endpoint{}
-	endpointsOf(after, endpoints)
-	endpointsOf(p.view, endpoints)
 	proof := &Proof{
-		TypeMeta: output.TypeMeta(Kind), Namespace: p.Service.Namespace, Service: p.Service.Name,
-		TopologyKeys: p.Keys, Address: p.Targets[0].String(), Requests: requests, Verdict: Closed,
-		Sites: p.siteNames(), Rows: []Row{}, Nodes: after.Verdict, Findings: after.Findings,
+		TypeMeta: output.TypeMeta("Proof"), Namespace: after.Namespace, Service: after.Service,
+		TopologyKeys: p.view.TopologyKeys, Address: p.targets[0].String(), Requests: p.options.Requests,
+		Verdict: Closed, Nodes: after.Verdict, Findings: after.Findings, Complete: s.diagnosis.Complete(),
 	}
-	for _, a := range answers {
-		row := p.conclude(a, endpoints, after)
+	endpoints := endpointsOf(after, p.view)
+	for i := range answers {
+		a := &answers[i]
+		row := a.row(s.service, endpoints, p.ready(p.view, a.sample) || p.ready(after, a.sample))
 		if row.Verdict == Leak || (row.Verdict == Unproved && proof.Verdict == Closed) {
 			proof.Verdict = row.Verdict
 		}
-		proof.Rows = append(proof.Rows, row)
+		proof.Rows, proof.Sites = append(proof.Rows, row), append(proof.Sites, row.Site)
 	}
+	slices.Sort(proof.Sites)
+	proof.Sites = slices.Compact(proof.Sites)
 	return proof, nil
 }
 
-// conclude makes a row from one answer.
-func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview.View) Row {
-	row := Row{Site: a.sample.site, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
-		Nobody: a.result.Nobody, Verdict: Closed}
-	if a.sample.target.IsValid() {
-		row.Address = a.sample.target.String()
+// ready reports whether a node of a site may reach an endpoint that accepts connections on the port.
+func (p *plan) ready(view *gridview.View, s sample) bool {
+	i := slices.IndexFunc(view.Sites, func(site gridview.SiteView) bool { return site.Name == s.site })
+	if i < 0 || slices.Contains(view.Sites[i].Without, s.node) {
+		return false
 	}
-	may, ready := p.allowed(p.view, a.sample)
-	mayNow, readyNow := p.allowed(after, a.sample)
-	maps.Copy(may, mayNow)
-	reached, silent := a.result.Reached, 0
+	return slices.ContainsFunc(view.Sites[i].Reach, func(r gridview.PortReach) bool {
+		return r.Family == familyOf(s.target.Addr()) && (r.Name == p.portName || r.Protocol == "") &&
+			r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachUnknown && r.Reach != gridview.ReachTerminating
+	})
+}
+
+// row makes a row from one answer. ready is set if the node may reach an endpoint that accepts connections.
+func (a *answer) row(service *corev1.Service, endpoints map[string]endpoint, ready bool) Row {
+	row := Row{Site: a.site, Node: a.node, Asked: a.result.Asked, Reached: map[string]int{}, Nobody: a.result.Nobody,
+		Verdict: Closed}
+	if a.target.IsValid() {
+		row.Address = a.target.String()
+	}
+	all := map[string]int{}
+	maps.Copy(all, a.result.Reached)
+	for address, times := range a.result.Silent {
+		all[address] += times
+		row.Nobody += times
+	}
+	mayReachAll := true
+	for _, e := range endpoints {
+		mayReachAll = mayReachAll && e.from[a.site]
+	}
 	var leaks, strangers []string
-	judge := func(address string, times int) endpoint {
+	for _, address := range slices.Sorted(maps.Keys(all)) {
 		host, _, _ := net.SplitHostPort(address) // the kernel's
 		e, known := endpoints[host]
+		if times := a.result.Reached[address]; times > 0 {
+			row.Reached[cmp.Or(e.where, unknown)] += times
+		}
 		switch {
 		case !known:
 			strangers = append(strangers, address)
-		case !may[host]:
-			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"),
-				e.where(), enumerate.Count(times, "time")))
+		case !e.from[a.site]:
+			if e.Pod != "" {
+				host = "pod " + e.Pod
+			}
+			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", host, cmp.Or(e.Node, "<none>"), e.where,
+				enumerate.Count(all[address], "time")))
 		}
-		return e
-	}
-	for _, address := range slices.Sorted(maps.Keys(reached)) {
-		times := reached[address]
-		row.Reached[judge(address, times).where()] += times
-	}
-	for _, address := range slices.Sorted(maps.Keys(a.result.Silent)) {
-		times := a.result.Silent[address]
-		judge(address, times)
-		silent += times
-		row.Nobody += times
-	}
-	total := 0
-	for _, times := range row.Reached {
-		total += times
 	}
 	unproved := func(format string, args ...any) {
 		row.Verdict, row.Message = Unproved, fmt.Sprintf(format, args...)
 	}
-	switch {
+	switch answered := len(row.Reached) > 0; {
 	case len(leaks) > 0:
 		row.Verdict, row.Message = Leak, "reached "+strings.Join(leaks, "; ")
 	case a.err != nil:
@@ -209,49 +208,20 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 	case a.result.Others > 0:
 		unproved("%s went to more addresses than there is room to report",
 			enumerate.Count(a.result.Others, "connection"))
-	case total == 0 && silent > 0:
+	case !answered && len(a.result.Silent) > 0:
 		unproved("no connection was answered; all went to endpoints that may be reached")
-	case total == 0 && (ready || readyNow):
+	case !answered && ready:
 		unproved("no connection was answered, though the site has a ready endpoint")
-	case total == 0 && gridview.ServiceProxy(p.Service) != "":
+	case !answered && gridview.ServiceProxy(service) != "":
 		unproved("no connection was answered, and kube-proxy leaves the Service to service proxy %s",
-			gridview.ServiceProxy(p.Service))
-	case total == 0:
+			gridview.ServiceProxy(service))
+	case !answered:
 		row.Message = "the site has no ready endpoint, and connections are refused"
-	case p.Service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && !allAllowed(endpoints, may):
+	case service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && !mayReachAll:
 		// kube-proxy sends every connection of one address to the endpoint of the first.
 		unproved("sessionAffinity keeps one client at one endpoint")
 	case row.Nobody > 0:
 		row.Message = fmt.Sprintf("%d of %d were not answered", row.Nobody, row.Asked)
 	}
 	return row
-}
-
-// allAllowed reports whether a node may reach every endpoint of the Service.
-func allAllowed(endpoints map[string]endpoint, may map[string]bool) bool {
-	for address := range endpoints {
-		if !may[address] {
-			return false
-		}
-	}
-	return true
-}
-
-// where returns the site of an endpoint, or its node if that is not in a site.
-func (e endpoint) where() string {
-	switch {
-	case e.site != "":
-		return e.site
-	case e.node != "":
-		return "(" + e.node + ")"
-	}
-	return "(unknown)"
-}
-
-// name returns the pod of an endpoint, or its address if it has none.
-func (e endpoint) name(address string) string {
-	if e.pod == "" {
-		return address
-	}
-	return "pod " + e.pod
 }

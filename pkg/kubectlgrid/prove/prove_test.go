@@ -37,12 +37,12 @@ func echo() *corev1.Service {
 }
 
 // threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no site.
-func threeNodes() map[string]Node {
-	node := func(site string, edge bool) Node {
-		return Node{Labels: topology.Labels{"zone1": site, v1.LabelEdgeNode: fmt.Sprint(edge)}, Ready: true}
+func threeNodes() map[string]node {
+	of := func(site string, edge bool) node {
+		return node{labels: topology.Labels{"zone1": site, v1.LabelEdgeNode: fmt.Sprint(edge)}, ready: true}
 	}
-	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false),
-		"n3": {Labels: topology.Labels{}, Ready: true}}
+	return map[string]node{"n0": of("east", true), "n2": of("west", true), "n1": of("west", false),
+		"n3": {labels: topology.Labels{}, ready: true}}
 }
 
 // slicesOf is a slice with an endpoint on each of these nodes, 10.244.<i>.1:8080 for n<i>.
@@ -59,9 +59,17 @@ func slicesOf(nodes ...string) []discoveryv1.EndpointSlice {
 	return []discoveryv1.EndpointSlice{*slice}
 }
 
-func prepare(t *testing.T, which Nodes, endpoints ...string) *Plan {
+// with are the surroundings with endpoints on some nodes.
+func with(endpoints ...string) surroundings {
+	return surroundings{service: echo(), slices: slicesOf(endpoints...), nodes: threeNodes()}
+}
+
+// second gives each node a second, and asks once.
+var second = Options{Requests: 1, Timeout: time.Second}
+
+func mustPrepare(t *testing.T, s surroundings, o Options) *plan {
 	t.Helper()
-	plan, err := Prepare(echo(), slicesOf(endpoints...), threeNodes(), nil, "", which)
+	plan, err := prepare(s, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,18 +77,18 @@ func prepare(t *testing.T, which Nodes, endpoints ...string) *Plan {
 }
 
 func TestPrepare(t *testing.T) {
-	plan := prepare(t, OneOfEach, "n0", "n1")
-	from := func(p *Plan) (places string) {
+	from := func(p *plan) (places string) {
 		for _, s := range p.samples {
 			places += s.site + " " + s.node + " " + s.target.String() + "; "
 		}
 		return places
 	}
+	plan := mustPrepare(t, with("n0", "n1"), Options{})
 	const at = " 10.96.0.9:80; "
 	if from(plan) != "east n0"+at+"west n2"+at {
 		t.Errorf("got %v", plan.samples)
 	}
-	if plan = prepare(t, AllOfEach, "n0"); from(plan) != "east n0"+at+"west n2"+at+"west n1"+at {
+	if plan = mustPrepare(t, with("n0"), Options{AllNodes: true}); from(plan) != "east n0"+at+"west n2"+at+"west n1"+at {
 		t.Errorf("got %v", plan.samples)
 	}
 	keys := func(value string) func(*corev1.Service) {
@@ -96,30 +104,29 @@ func TestPrepare(t *testing.T) {
 		"has no cluster IP":                      {"", func(s *corev1.Service) { s.Spec.ClusterIP = "None" }},
 		"(ExternalName)":                         {"", external},
 		"only TCP can be asked; it has 53/UDP":   {"", func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] }},
-		"has no port 53 of TCP; it has":          {"53", func(*corev1.Service) {}},
+		"has no port 53 of TCP, and only TCP":    {"53", func(*corev1.Service) {}},
 		"has no port udp of TCP":                 {"udp", func(*corev1.Service) {}},
-		"has no ports":                           {"", func(s *corev1.Service) { s.Spec.Ports = nil }},
+		"it has no ports":                        {"", func(s *corev1.Service) { s.Spec.Ports = nil }},
 		"no node is in a site by the label rack": {"", keys(`["rack"]`)},
 	} {
-		service := echo()
-		test.change(service)
-		if _, err := Prepare(service, slicesOf("n0"), threeNodes(), nil, test.port, OneOfEach); err == nil ||
+		s := with("n0")
+		test.change(s.service)
+		if _, err := prepare(s, Options{Port: test.port}); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	nodes := threeNodes()
-	nodes["n0"] = Node{Labels: nodes["n0"].Labels}
-	plan, err := Prepare(echo(), slicesOf("n0"), nodes, nil, "http", OneOfEach)
-	if err != nil || plan.samples[0].without == "" {
-		t.Errorf("a site without a ready node: %v, %v", plan, err)
+	s := with("n0")
+	s.nodes["n0"] = node{labels: s.nodes["n0"].labels}
+	if plan = mustPrepare(t, s, Options{Port: "http"}); plan.samples[0].without == "" {
+		t.Errorf("a site without a ready node: %v", plan)
 	}
 }
 
 // runner answers with what the test says.
 type runner map[string]func() (probe.Result, error)
 
-func (r runner) Run(_ context.Context, node string, _ netip.AddrPort) (probe.Result, error) {
+func (r runner) run(_ context.Context, node string, _ netip.AddrPort) (probe.Result, error) {
 	return r[node]()
 }
 
@@ -170,15 +177,15 @@ func TestConclude(t *testing.T) {
 			"ErrImagePull: no such image"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			plan := prepare(t, OneOfEach, test.endpoints...)
+			plan := mustPrepare(t, with(test.endpoints...), second)
 			well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
-			answers := plan.Ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err },
-				"n2": well}, Limits{AtOnce: 1, Timeout: time.Second})
+			answers := plan.ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err },
+				"n2": well}.run)
 			after := test.after
 			if after == nil {
 				after = test.endpoints
 			}
-			proof, err := plan.Conclude(answers, 1, echo(), slicesOf(after...), threeNodes(), nil)
+			proof, err := plan.conclude(answers, with(after...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,25 +198,21 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
-	left := echo()
-	left.Labels = map[string]string{v1.LabelServiceProxyName: "other"}
-	plan, err := Prepare(left, slicesOf("n0"), threeNodes(), nil, "", OneOfEach)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := with("n0")
+	left.service.Labels = map[string]string{v1.LabelServiceProxyName: "other"}
+	plan := mustPrepare(t, left, second)
 	refused := runner{}
 	for _, node := range []string{"n0", "n2"} {
 		refused[node] = func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
 	}
-	answers := plan.Ask(t.Context(), refused, Limits{AtOnce: 1, Timeout: time.Second})
-	proof, err := plan.Conclude(answers, 1, left, slicesOf("n0"), threeNodes(), nil)
+	proof, err := plan.conclude(plan.ask(t.Context(), refused.run), left)
 	if err != nil || proof.Verdict != Unproved || !strings.Contains(proof.Rows[0].Message, "service proxy other") {
 		t.Errorf("of a Service that kube-proxy leaves alone: %+v, %v", proof, err)
 	}
-	plan = prepare(t, OneOfEach, "n0")
-	changed := echo()
-	changed.Annotations = nil
-	if _, err := plan.Conclude(nil, 1, changed, slicesOf("n0"), threeNodes(), nil); err == nil ||
+	plan = mustPrepare(t, with("n0"), second)
+	changed := with("n0")
+	changed.service.Annotations = nil
+	if _, err := plan.conclude(nil, changed); err == nil ||
 		!strings.Contains(err.Error(), "while asking it was changed") {
 		t.Errorf("got %v", err)
 	}
@@ -217,26 +220,24 @@ func TestConclude(t *testing.T) {
 
 // TestAskIsBounded: no more at once than the limit, and a run that is interrupted asks no further.
 func TestAskIsBounded(t *testing.T) {
-	nodes := map[string]Node{}
-	for i := range 20 {
-		nodes[fmt.Sprintf("n%d", i)] = Node{Labels: topology.Labels{"zone1": fmt.Sprintf("u%d", i)}, Ready: true}
+	s := with("n0")
+	s.nodes = map[string]node{}
+	for i := range 4 * askedAtOnce {
+		s.nodes[fmt.Sprintf("n%d", i)] = node{labels: topology.Labels{"zone1": fmt.Sprintf("u%d", i)}, ready: true}
 	}
-	plan, err := Prepare(echo(), slicesOf("n0"), nodes, nil, "", OneOfEach)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := mustPrepare(t, s, second)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var mu sync.Mutex
 	under, most, asked := 0, 0, 0
 	r := runner{}
-	for name := range nodes {
+	for name := range s.nodes {
 		r[name] = func() (probe.Result, error) {
 			mu.Lock()
 			under++
 			asked++
 			most = max(most, under)
-			if asked == 10 {
+			if asked == 2*askedAtOnce {
 				cancel()
 			}
 			mu.Unlock()
@@ -247,8 +248,8 @@ func TestAskIsBounded(t *testing.T) {
 			return probe.Result{}, nil
 		}
 	}
-	answers := plan.Ask(ctx, r, Limits{AtOnce: 3, Timeout: time.Second})
-	if most > 3 || asked < 10 || asked > 20 || len(answers) != 20 {
+	answers := plan.ask(ctx, r.run)
+	if most > askedAtOnce || asked < 2*askedAtOnce || asked >= 4*askedAtOnce || len(answers) != 4*askedAtOnce {
 		t.Errorf("%d at once, %d asked", most, asked)
 	}
 }
@@ -290,6 +291,15 @@ func in(state corev1.ContainerState) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: state}} }
 }
 
+// podsOf are the pods of an API server on which a wrapper runs on each node.
+func podsOf(api client.Client) *pods {
+	return &pods{
+		Options: Options{Requests: 3, ConnectTimeout: time.Second, Timeout: 90 * time.Second, PodNamespace: "kube-system"},
+		api:     api,
+		images:  map[string]image{"n0": {"wrapper-on-n0", []corev1.LocalObjectReference{{Name: "pull"}}}},
+	}
+}
+
 // TestPods: what a pod says, why it says nothing, and that nothing is left of it.
 func TestPods(t *testing.T) {
 	result, err := json.Marshal(probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 3}})
@@ -323,16 +333,10 @@ func TestPods(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			api, made := kubelet(t, test.refuse, test.status)
-			pods := &Pods{
-				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second},
-				Alive: 90 * time.Second,
-				ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
-					return "wrapper-on-" + node, []corev1.LocalObjectReference{{Name: "pull"}}
-				},
-			}
+			pods := podsOf(api)
 			ctx, cancel := context.WithTimeout(t.Context(), test.timeout)
 			defer cancel()
-			got, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0").Targets[0])
+			got, err := pods.run(ctx, "n0", netip.MustParseAddrPort("10.96.0.9:80"))
 			if test.fails == "" && (err != nil || got.Reached["10.244.0.1:8080"] != 3) {
 				t.Errorf("got %+v, %v", got, err)
 			}
@@ -362,11 +366,8 @@ func TestPods(t *testing.T) {
 func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	api, _ := kubelet(t, nil, func(*corev1.Pod) { cancel() })
-	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string,
-		[]corev1.LocalObjectReference) {
-		return "w", nil
-	}, Alive: time.Minute}
-	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0").Targets[0]); err == nil || err.Error() != "it was interrupted" {
+	pods := podsOf(api)
+	if _, err := pods.run(ctx, "n0", netip.MustParseAddrPort("10.96.0.9:80")); err == nil || err.Error() != "it was interrupted" {
 		t.Errorf("got %v", err)
 	}
 	for name, phase := range map[string]corev1.PodPhase{"ended": corev1.PodFailed, "running": corev1.PodRunning} {
@@ -377,7 +378,7 @@ func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := pods.RemoveLeftovers(t.Context()); err != nil {
+	if err := pods.removeLeftovers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	left := &corev1.PodList{}
@@ -403,11 +404,8 @@ func TestInterruptWhileAPodIsMade(t *testing.T) {
 			o.SetName(pod.Name)
 			return err
 		}})
-	pods := &Pods{
-		API: api, Namespace: "kube-system",
-		ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute,
-	}
-	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0").Targets[0]); err == nil || err.Error() != "it was interrupted" {
+	pods := podsOf(api)
+	if _, err := pods.run(ctx, "n0", netip.MustParseAddrPort("10.96.0.9:80")); err == nil || err.Error() != "it was interrupted" {
 		t.Errorf("got %v", err)
 	}
 	left := &corev1.PodList{}
@@ -436,19 +434,14 @@ func TestPrintManySites(t *testing.T) {
 // the other endpoints; unless the node may reach all of them.
 func TestAffinity(t *testing.T) {
 	for endpoints, want := range map[string]Verdict{"n0 n2": Unproved, "n0": Closed} {
-		service := echo()
-		service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		slices := slicesOf(strings.Fields(endpoints)...)
-		plan, err := Prepare(service, slices, threeNodes(), nil, "", OneOfEach)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := with(strings.Fields(endpoints)...)
+		s.service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		plan := mustPrepare(t, s, second)
 		own := func() (probe.Result, error) {
 			return probe.Result{Asked: 20, Reached: map[string]int{"10.244.0.1:8080": 20}}, nil
 		}
 		none := func() (probe.Result, error) { return probe.Result{Asked: 20, Nobody: 20}, nil }
-		answers := plan.Ask(t.Context(), runner{"n0": own, "n2": none}, Limits{AtOnce: 1, Timeout: time.Second})
-		proof, err := plan.Conclude(answers, 20, service, slices, threeNodes(), nil)
+		proof, err := plan.conclude(plan.ask(t.Context(), runner{"n0": own, "n2": none}.run), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -460,32 +453,26 @@ func TestAffinity(t *testing.T) {
 
 // TestFamilies: a node is asked from by each family that it has an address of.
 func TestFamilies(t *testing.T) {
-	service := echo()
-	service.Spec.ClusterIPs = []string{"10.96.0.9", "fd00::9"}
-	nodes := map[string]Node{}
-	for name, families := range map[string][]corev1.IPFamily{"n0": {corev1.IPv4Protocol, corev1.IPv6Protocol},
-		"n2": {corev1.IPv6Protocol}, "n4": nil} {
-		nodes[name] = Node{Labels: topology.Labels{"zone1": name}, Ready: true, Families: families}
+	s := with("n0")
+	s.service.Spec.ClusterIPs = []string{"10.96.0.9", "fd00::9"}
+	s.nodes = map[string]node{}
+	for name, families := range map[string][]discoveryv1.AddressType{"n0": {discoveryv1.AddressTypeIPv4,
+		discoveryv1.AddressTypeIPv6}, "n2": {discoveryv1.AddressTypeIPv6}, "n4": nil} {
+		s.nodes[name] = node{labels: topology.Labels{"zone1": name}, ready: true, families: families}
 	}
-	plan, err := Prepare(service, slicesOf("n0"), nodes, nil, "", OneOfEach)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := mustPrepare(t, s, second)
 	var asked []string
-	for _, s := range plan.samples {
-		asked = append(asked, s.node+" "+s.target.String())
+	for _, from := range plan.samples {
+		asked = append(asked, from.node+" "+from.target.String())
 	}
 	if got := strings.Join(asked, ", "); got != "n0 10.96.0.9:80, n0 [fd00::9]:80, n2 [fd00::9]:80, n4 10.96.0.9:80" {
 		t.Errorf("got %s", got)
 	}
 	// Of a Service of one family, a site whose nodes have no address of it is not proved.
-	service.Spec.ClusterIPs = nil
-	if plan, err = Prepare(service, slicesOf(), nodes, nil, "", OneOfEach); err != nil {
-		t.Fatal(err)
-	}
+	s.service.Spec.ClusterIPs, s.slices = nil, slicesOf()
+	plan = mustPrepare(t, s, second)
 	well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
-	answers := plan.Ask(t.Context(), runner{"n0": well, "n4": well}, Limits{AtOnce: 1, Timeout: time.Second})
-	proof, err := plan.Conclude(answers, 1, service, slicesOf(), nodes, nil)
+	proof, err := plan.conclude(plan.ask(t.Context(), runner{"n0": well, "n4": well}.run), s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,11 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+var errTimeout = errors.New("timed out")
+
 // follow follows the rollout of a grid. Each time that the grid is read again, the next of the events happens before;
 // reading is refused while there is an error for it. It returns what was shown, a phase a state, and the error.
-func follow(t *testing.T, patience Patience, refused []error, events ...func(*Grid, client.Client)) (
+func follow(t *testing.T, wait bool, refused []error, events ...func(*Grid, client.Client)) (
 	shown string, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,17 +41,17 @@ func follow(t *testing.T, patience Patience, refused []error, events ...func(*Gr
 					events[0](&other, api)
 					events = events[1:]
 				default:
-					cancel(ErrTimeout)
+					cancel(errTimeout)
 				}
 				return api.Get(ctx, name, o, options...)
 			},
 		})
-		err = g.Follow(ctx, patience, func(state State) error {
+		err = Follower{Wait: wait, Show: func(state State) error {
 			_, phase, _ := strings.Cut(state.Summary, ": ")
 			phase, _, _ = strings.Cut(phase, ",")
 			shown += " " + phase
 			return nil
-		})
+		}}.Follow(ctx, g)
 	})
 	return strings.TrimSpace(shown), err
 }
@@ -74,23 +76,23 @@ func unchanged(*Grid, client.Client) {}
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	shown, err := follow(t, UntilDone, nil, becomes(t, v1.RolloutProgressing), unchanged, becomes(t, v1.RolloutComplete))
+	shown, err := follow(t, true, nil, becomes(t, v1.RolloutProgressing), unchanged, becomes(t, v1.RolloutComplete))
 	if err != nil || shown != "AwaitingApproval Progressing Complete" {
 		t.Errorf("got %s, %v", shown, err)
 	}
-	shown, err = follow(t, UntilDone, nil, becomes(t, v1.RolloutProgressing), becomes(t, v1.RolloutRolledBack))
+	shown, err = follow(t, true, nil, becomes(t, v1.RolloutProgressing), becomes(t, v1.RolloutRolledBack))
 	if err == nil || errors.Is(err, ErrPerson) || shown != "AwaitingApproval Progressing RolledBack" {
 		t.Errorf("rolled back: got %s, %v", shown, err)
 	}
-	shown, err = follow(t, UntilPerson, nil)
+	shown, err = follow(t, false, nil)
 	if !errors.Is(err, ErrPerson) || !strings.Contains(err.Error(), "AwaitingApproval, wave lab") ||
 		shown != "AwaitingApproval" {
 		t.Errorf("until a person is needed: got %s, %v", shown, err)
 	}
-	if _, err = follow(t, UntilDone, nil); !errors.Is(err, ErrTimeout) {
+	if _, err = follow(t, true, nil); !errors.Is(err, errTimeout) {
 		t.Errorf("no more time: got %v", err)
 	}
-	_, err = follow(t, UntilDone, nil, func(g *Grid, api client.Client) {
+	_, err = follow(t, true, nil, func(g *Grid, api client.Client) {
 		if err := api.Delete(t.Context(), g.Object); err != nil {
 			t.Error(err)
 		}
@@ -99,12 +101,12 @@ func TestFollow(t *testing.T) {
 		t.Errorf("deleted: got %v", err)
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "deploymentgrids"}, "echo", errors.New("no right"))
-	if _, err = follow(t, UntilDone, []error{forbidden}); !apierrors.IsForbidden(err) {
+	if _, err = follow(t, true, []error{forbidden}); !apierrors.IsForbidden(err) {
 		t.Errorf("forbidden: got %v", err)
 	}
 	// An API server that is away is asked again.
 	away := []error{errors.New("connection refused"), apierrors.NewServiceUnavailable("etcd")}
-	if shown, err = follow(t, UntilDone, away, becomes(t, v1.RolloutComplete)); err != nil ||
+	if shown, err = follow(t, true, away, becomes(t, v1.RolloutComplete)); err != nil ||
 		shown != "AwaitingApproval Complete" {
 		t.Errorf("away: got %s, %v", shown, err)
 	}

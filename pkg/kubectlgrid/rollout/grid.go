@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -38,15 +37,14 @@ type Name struct {
 
 // ParseName reads KIND/NAME or KIND NAME, and returns the arguments that follow, which are no more than most.
 func ParseName(args []string, most int) (Name, []string, error) {
-	kind, name, ok := strings.Cut(args[0], "/")
-	more := args[1:]
-	if !ok && len(more) > 0 {
-		name, more = more[0], more[1:]
+	if len(args) > 0 {
+		args = append(strings.SplitN(args[0], "/", 2), args[1:]...)
 	}
-	if name == "" {
+	if len(args) < 2 || args[1] == "" {
 		return Name{}, nil, errors.New("name a grid: KIND/NAME")
 	}
-	k, err := cluster.ParseKind(kind)
+	more := args[2:]
+	k, err := cluster.ParseKind(args[0])
 	if err != nil {
 		return Name{}, nil, err
 	}
@@ -54,9 +52,9 @@ func ParseName(args []string, most int) (Name, []string, error) {
 		return Name{}, nil, fmt.Errorf("a %s has no rollout", k.Kind)
 	}
 	if len(more) > most {
-		return Name{}, nil, fmt.Errorf("too many arguments: %s", strings.Join(args, " "))
+		return Name{}, nil, fmt.Errorf("too many arguments: %s", strings.Join(more, " "))
 	}
-	return Name{k, name}, more, nil
+	return Name{k, args[1]}, more, nil
 }
 
 // Grid is a grid of workloads in a cluster.
@@ -69,21 +67,19 @@ type Grid struct {
 // Get reads a grid.
 func Get(ctx context.Context, c cluster.Cluster, namespace string, name Name) (*Grid, error) {
 	g := &Grid{c, name.Kind, name.Kind.New()}
-	return g, g.read(ctx, types.NamespacedName{Namespace: namespace, Name: name.Name})
-}
-
-func (g *Grid) read(ctx context.Context, name types.NamespacedName) error {
-	fresh := g.Kind.New()
-	if err := g.cluster.API.Get(ctx, name, fresh); err != nil {
-		return err
-	}
-	g.Object = fresh
-	return nil
+	g.Object.SetNamespace(namespace)
+	g.Object.SetName(name.Name)
+	return g, g.Refresh(ctx)
 }
 
 // Refresh reads the grid again.
 func (g *Grid) Refresh(ctx context.Context) error {
-	return g.read(ctx, client.ObjectKeyFromObject(g.Object))
+	fresh := g.Kind.New()
+	if err := g.cluster.API.Get(ctx, client.ObjectKeyFromObject(g.Object), fresh); err != nil {
+		return err
+	}
+	g.Object = fresh
+	return nil
 }
 
 func (g *Grid) spec() *v1.WorkloadGridSpec {
@@ -178,18 +174,12 @@ func (g *Grid) Ref() string {
 	return fmt.Sprintf("%s/%s -n %s", g.Kind.Short, g.Object.GetName(), g.Object.GetNamespace())
 }
 
-// own returns the options of a list of the objects with the grid's labels.
-func (g *Grid) own() []client.ListOption {
-	return []client.ListOption{
-		client.InNamespace(g.Object.GetNamespace()),
-		client.MatchingLabels{v1.LabelGridSelector: g.Object.GetName()},
-	}
-}
-
 // children returns the workloads of the grid, by site.
 func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := pages.Metadata(g.Kind.Child)
-	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
+	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: g.Object.GetName()})
+	if err != nil {
 		return nil, fmt.Errorf("asking for the %ss: %w", g.Kind.Child.Kind, err)
 	}
 	children := map[string]*metav1.PartialObjectMetadata{}
@@ -201,15 +191,26 @@ func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMe
 	return children, nil
 }
 
-// Child returns the name of the workload of a site.
-func (g *Grid) Child(ctx context.Context, site string) (string, error) {
+// Child returns the workload of a site.
+func (g *Grid) Child(ctx context.Context, site string) (*metav1.PartialObjectMetadata, error) {
 	children, err := g.children(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if child, ok := children[site]; ok {
-		return child.Name, nil
+		return child, nil
 	}
-	return "", fmt.Errorf("%s has no site %q; it has %s", g, site,
+	return nil, fmt.Errorf("%s has no site %q; it has %s", g, site,
 		enumerate.First(slices.Sorted(maps.Keys(children)), namedSites))
+}
+
+// workload reads the whole of a child.
+func (g *Grid) workload(ctx context.Context, child metav1.Object) (*unstructured.Unstructured, error) {
+	workload := &unstructured.Unstructured{}
+	workload.SetGroupVersionKind(g.Kind.Child)
+	key := client.ObjectKey{Namespace: child.GetNamespace(), Name: child.GetName()}
+	if err := g.cluster.API.Get(ctx, key, workload); err != nil {
+		return nil, fmt.Errorf("asking for the %s %s: %w", g.Kind.Child.Kind, key.Name, err)
+	}
+	return workload, nil
 }

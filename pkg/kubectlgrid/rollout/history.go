@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -17,14 +17,17 @@ import (
 
 // Entry is a revision of a grid's history.
 type Entry struct {
-	Number  int64
-	Name    string
-	Created metav1.Time
+	*appsv1.ControllerRevision
+
 	// Role is "current", "update" or both.
 	Role string
-	// Completed is set if a rollout of the revision has been complete.
-	Completed bool
-	data      gridrevision.Revision
+	data gridrevision.Revision
+}
+
+// Completed reports whether a rollout of the revision has been complete.
+func (e Entry) Completed() bool {
+	_, completed := e.Annotations[v1.AnnotationCompleted]
+	return completed
 }
 
 // YAML returns the content of the revision.
@@ -57,51 +60,58 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 		if object.Name == status.UpdateRevision {
 			roles = append(roles, "update")
 		}
-		_, completed := object.Annotations[v1.AnnotationCompleted]
-		entries = append(entries, Entry{
-			object.Revision, object.Name, object.CreationTimestamp, strings.Join(roles, ","), completed, data,
-		})
+		entries = append(entries, Entry{object, strings.Join(roles, ","), data})
 	}
 	return entries, nil
 }
 
-// Undo writes the templates and overrides of an earlier revision into the spec: the one with that number, or for 0 the
-// one that last ran everywhere. It returns the revision.
-func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) {
+// ErrSkipped means that the grid has this revision already.
+var ErrSkipped = errors.New("the spec has this revision already")
+
+// Undo describes a way back.
+type Undo struct {
+	// Revision is the number of the revision to restore; 0 for the one that last ran everywhere.
+	Revision int64
+	// AtOnce restores it on all sites at once, and not in waves, like any change.
+	AtOnce bool
+}
+
+// Undo writes the templates and overrides of an earlier revision into the spec. It returns the number of the revision.
+func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 	entries, err := g.History(ctx)
 	if err != nil {
-		return Entry{}, err
+		return 0, err
 	}
 	present, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
 	if err != nil {
-		return Entry{}, err
+		return 0, err
 	}
-	i := slices.IndexFunc(entries, func(e Entry) bool { return e.Number == number })
-	if number == 0 {
+	i := slices.IndexFunc(entries, func(e Entry) bool { return e.Revision == how.Revision })
+	if how.Revision == 0 {
 		i = earlier(entries, present, g.status().CurrentRevision)
 	}
 	switch {
-	case i < 0 && number == 0:
-		return Entry{}, errors.New("no rollout history found to go back to")
+	case i < 0 && how.Revision == 0:
+		return 0, errors.New("no rollout history found to go back to")
 	case i < 0:
-		return Entry{}, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history %s", number, g.Ref())
+		return 0, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history %s", how.Revision, g.Ref())
 	case entries[i].data.Same(present):
-		return entries[i], ErrSkipped
+		return entries[i].Revision, ErrSkipped
 	}
-	var user string
-	if how == AtOnce {
+	user := ""
+	if how.AtOnce {
 		if user, err = g.user(ctx); err != nil {
-			return Entry{}, err
+			return 0, err
 		}
 	}
 	restored, err := entries[i].data.Restore(g.spec())
 	if err != nil {
-		return Entry{}, err
+		return 0, err
 	}
-	return entries[i], g.change(ctx, func(o v1.Object) error {
+	return entries[i].Revision, g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
 		*spec = *restored
-		if how == AtOnce {
+		if how.AtOnce {
 			// The change makes the next generation. If someone else is faster, it fails.
 			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
 			sign(o, user)
@@ -121,7 +131,7 @@ func earlier(entries []Entry, present gridrevision.Revision, current string) int
 			continue
 		case entry.Name == current:
 			rank = 2
-		case entry.Completed:
+		case entry.Completed():
 			rank = 1
 		}
 		if rank >= best {
@@ -130,16 +140,3 @@ func earlier(entries []Entry, present gridrevision.Revision, current string) int
 	}
 	return i
 }
-
-// ErrSkipped means that the grid has this revision already.
-var ErrSkipped = errors.New("the spec has this revision already")
-
-// Pace is how an undo reaches the sites.
-type Pace int
-
-const (
-	// InWaves is in waves, like any change.
-	InWaves Pace = iota
-	// AtOnce is all sites at once.
-	AtOnce
-)

@@ -10,7 +10,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -27,24 +26,23 @@ func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	workload := &unstructured.Unstructured{}
-	workload.SetGroupVersionKind(g.Kind.Child)
-	key := client.ObjectKey{Namespace: g.Object.GetNamespace(), Name: child}
-	if err := g.cluster.API.Get(ctx, key, workload); err != nil {
-		return nil, fmt.Errorf("asking for the %s %s: %w", g.Kind.Child.Kind, child, err)
+	workload, err := g.workload(ctx, child)
+	if err != nil {
+		return nil, err
 	}
 	spec, _ := workload.Object["spec"].(map[string]any)
 	selector, err := gridchild.Selector(spec)
 	if err != nil {
-		return nil, fmt.Errorf("reading the selector of the %s %s: %w", g.Kind.Child.Kind, child, err)
+		return nil, fmt.Errorf("reading the selector of the %s %s: %w", g.Kind.Child.Kind, child.Name, err)
 	}
-	selected := client.MatchingLabelsSelector{Selector: selector}
 	list := &corev1.PodList{}
-	if err := g.cluster.API.List(ctx, list, client.InNamespace(key.Namespace), selected); err != nil {
+	err = g.cluster.API.List(ctx, list, client.InNamespace(child.Namespace),
+		client.MatchingLabelsSelector{Selector: selector})
+	if err != nil {
 		return nil, fmt.Errorf("asking for the pods: %w", err)
 	}
 	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
-		return !gridchild.OwnsPod(g.Kind.Child.Kind, child, string(workload.GetUID()), &pod)
+		return !gridchild.OwnsPod(g.Kind.Child.Kind, child.Name, string(child.UID), &pod)
 	})
 	slices.SortFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), strings.Compare(a.Name, b.Name))
@@ -54,7 +52,7 @@ func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 		names[i] = pods[i].Name
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("the %s %s of site %q has no pods", g.Kind.Child.Kind, child, site)
+		return nil, fmt.Errorf("the %s %s of site %q has no pods", g.Kind.Child.Kind, child.Name, site)
 	}
 	return names, nil
 }

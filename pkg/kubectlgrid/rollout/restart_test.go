@@ -40,6 +40,7 @@ func withoutWaves(t *testing.T, breaks string, sites ...string) (*Grid, *[]strin
 					*metav1.NewControllerRef(g.Object, v1.GroupVersion.WithKind("DeploymentGrid")),
 				},
 			},
+			Spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
 		})
 		if err != nil {
@@ -90,13 +91,10 @@ func TestRestartWithoutWaves(t *testing.T) {
 func restartsWithoutWaves(t *testing.T) {
 	run := func(g *Grid) (string, error) {
 		var told []string
-		begun, err := g.Restart(t.Context(), time.Unix(0, 0).UTC(), func(site, why string) {
-			told = append(told, strings.TrimSpace(site+" "+why))
+		done, err := g.Restart(t.Context(), time.Unix(0, 0).UTC(), func(site, what string) {
+			told = append(told, site+" "+what)
 		})
-		if begun {
-			t.Error("it is said to have only begun")
-		}
-		return strings.Join(told, ", "), err
+		return strings.Join(append(told, done), ", "), err
 	}
 	g, log := withoutWaves(t, "", "a", "b", "c", "d")
 	held := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-c"}}
@@ -109,7 +107,7 @@ func restartsWithoutWaves(t *testing.T) {
 	})
 	*log = nil
 	told, err := run(g)
-	if want := "a, b it is Unreachable, c it is held, d"; err != nil || told != want {
+	if want := "a restarted, b is left out: it is Unreachable, c is left out: it is held, d restarted, restarted in 2 sites; 2 left out"; err != nil || told != want {
 		t.Errorf("got %s, %v, want %s", told, err, want)
 	}
 	if want := []string{"patch echo-a", "ready echo-a", "patch echo-d", "ready echo-d"}; !slices.Equal(*log, want) {
@@ -127,7 +125,7 @@ func restartsWithoutWaves(t *testing.T) {
 
 	g, log = withoutWaves(t, "b", "a", "b", "c")
 	told, err = run(g)
-	if told != "a" || err == nil || !strings.Contains(err.Error(), "1 of 3 sites have restarted; Deployment echo-b of site b") {
+	if told != "a restarted, " || err == nil || !strings.Contains(err.Error(), "1 of 3 sites have restarted; Deployment echo-b of site b") {
 		t.Errorf("got %s, %v", told, err)
 	}
 	if slices.Contains(*log, "patch echo-c") {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,7 +129,7 @@ func TestNothingIsApplied(t *testing.T) {
 			}}
 		})
 		state := g.state(t)
-		if err := state.Err(g); state.Done || !errors.Is(err, ErrPerson) || !strings.Contains(err.Error(), reason) {
+		if err := state.Err(); state.Done || !errors.Is(err, ErrPerson) || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: done: %t, %v", reason, state.Done, err)
 		}
 	}
@@ -154,9 +155,9 @@ func TestVerbs(t *testing.T) {
 	g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool {
 		return !o.Spec.Rollout.Paused && o.Annotations[v1.AnnotationApprovedBy] == ""
 	})
-	begun, err := g.Restart(ctx, time.Unix(0, 0).UTC(), func(site, _ string) { t.Errorf("site %s restarts past the waves", site) })
-	if err != nil || !begun {
-		t.Fatal(begun, err)
+	done, err := g.Restart(ctx, time.Unix(0, 0).UTC(), func(site, _ string) { t.Errorf("site %s restarts past the waves", site) })
+	if err != nil || !strings.HasPrefix(done, "restarts; to follow it") {
+		t.Fatal(done, err)
 	}
 	g.expect(t, "restarted", func(o *v1.DeploymentGrid) bool {
 		return strings.Contains(string(o.Spec.Template.Raw), `"kubectl.kubernetes.io/restartedAt":"1970-01-01T00:00:00Z"`)
@@ -221,7 +222,7 @@ func TestHalt(t *testing.T) {
 	for _, phase := range []v1.RolloutPhase{v1.RolloutHalted, v1.RolloutOutage, v1.RolloutRolledBack, v1.RolloutComplete} {
 		halts(phase)
 		state := g.state(t)
-		err := state.Err(g)
+		err := state.Err()
 		if err == nil || errors.Is(err, ErrPerson) != (phase != v1.RolloutRolledBack) || state.Done {
 			t.Errorf("%s: got %+v, %v", phase, state, err)
 		}
@@ -243,7 +244,7 @@ func TestHalt(t *testing.T) {
 		}
 		at.Time = at.Add(time.Second)
 		halts(phase)
-		if state = g.state(t); state.Err(g) == nil {
+		if state = g.state(t); state.Err() == nil {
 			t.Errorf("%s once more: got %+v", phase, state)
 		}
 		at.Time = at.Add(time.Second)
@@ -261,7 +262,7 @@ func TestResumeOfAPause(t *testing.T) {
 	g.becomes(t, func(s *v1.WorkloadGridStatus) {
 		s.Rollout.Phase, s.Rollout.HaltTime, s.Rollout.Message = v1.RolloutPaused, &at, "3 sites have failed"
 	})
-	if state := g.state(t); !errors.Is(state.Err(g), ErrPerson) {
+	if state := g.state(t); !errors.Is(state.Err(), ErrPerson) {
 		t.Errorf("got %+v", state)
 	}
 	if still, err := g.Resume(t.Context()); err != nil || still != "3 sites have failed" {
@@ -282,14 +283,14 @@ func TestHistoryAndUndo(t *testing.T) {
 	if text, err := entries[0].YAML(); err != nil || !strings.Contains(text, "image: one") {
 		t.Errorf("got %s, %v", text, err)
 	}
-	if _, err := g.Undo(t.Context(), 7, InWaves); err == nil || !strings.Contains(err.Error(), "unable to find revision 7") {
+	if _, err := g.Undo(t.Context(), Undo{Revision: 7}); err == nil || !strings.Contains(err.Error(), "unable to find revision 7") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := g.Undo(t.Context(), 2, InWaves); !errors.Is(err, ErrSkipped) {
+	if _, err := g.Undo(t.Context(), Undo{Revision: 2}); !errors.Is(err, ErrSkipped) {
 		t.Errorf("got %v", err)
 	}
-	if entry, err := g.Undo(t.Context(), 0, AtOnce); err != nil || entry.Number != 1 {
-		t.Fatalf("got %+v, %v", entry, err)
+	if number, err := g.Undo(t.Context(), Undo{AtOnce: true}); err != nil || number != 1 {
+		t.Fatalf("got %d, %v", number, err)
 	}
 	g.expect(t, "undone", func(o *v1.DeploymentGrid) bool {
 		return strings.Contains(string(o.Spec.Template.Raw), "one") && len(o.Spec.Rollout.Waves) == 2 &&
@@ -318,17 +319,19 @@ func TestUndoGoesToWhatWorked(t *testing.T) {
 			}
 		}
 		for n := 1; n <= 4; n++ {
-			entries = append(entries, Entry{
-				Number: int64(n), Name: revision(n).Name, Completed: slices.Contains(c.completed, n), data: revision(n),
-			})
+			object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: revision(n).Name}, Revision: int64(n)}
+			if slices.Contains(c.completed, n) {
+				object.Annotations = map[string]string{v1.AnnotationCompleted: "true"}
+			}
+			entries = append(entries, Entry{ControllerRevision: object, data: revision(n)})
 		}
 		present := gridrevision.Revision{Name: "of another controller", Data: revision(c.present).Data}
-		if i := earlier(entries, present, revision(c.current).Name); i < 0 || entries[i].Number != c.want {
+		if i := earlier(entries, present, revision(c.current).Name); i < 0 || entries[i].Revision != c.want {
 			t.Errorf("%s: got the entry %d, want the revision %d", name, i, c.want)
 		}
 	}
 	only := gridrevision.Revision{Name: "a", Data: []byte("{}")}
-	if i := earlier([]Entry{{Name: "a", data: only}}, only, "a"); i >= 0 {
+	if i := earlier([]Entry{{&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "", only}}, only, "a"); i >= 0 {
 		t.Errorf("there is no other: got %d", i)
 	}
 }

@@ -128,13 +128,13 @@ func (g *Grid) judge(state *State) {
 	}
 }
 
-// Err returns why the rollout of a grid does not continue by itself; nil if it does, or is complete.
-func (s State) Err(g *Grid) error {
+// Err returns why the rollout does not continue by itself; nil if it does, or is complete.
+func (s State) Err() error {
 	switch {
 	case s.Waits:
-		return fmt.Errorf("%s: %w: %s", g, ErrPerson, s.Summary)
+		return fmt.Errorf("%w: %s", ErrPerson, s.Summary)
 	case s.Failed:
-		return fmt.Errorf("%s: %s", g, s.Summary)
+		return errors.New(s.Summary)
 	}
 	return nil
 }

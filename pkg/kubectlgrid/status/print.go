@@ -18,9 +18,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// Kind is that of an answer as JSON or YAML.
-const Kind = "GridStatusList"
-
 // CompareNames orders grids: by namespaces, kinds and names.
 func CompareNames(a, b gridview.Object) int {
 	order := func(o gridview.Object) int {
@@ -40,19 +37,12 @@ type List struct {
 	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
-// Columns selects the columns of a table.
-type Columns struct {
-	// Wide adds those of -o wide, Namespaces that of namespaces.
-	Wide, Namespaces bool
-	// NoHeader leaves out the line of headings.
-	NoHeader bool
-}
-
 // Printer writes the state of grids. If it is called again, it writes only changes.
 type Printer struct {
-	Out     io.Writer
-	Format  output.Format
-	Columns Columns
+	Out    io.Writer
+	Format output.Format
+	// Namespaces adds the column of namespaces to a table, and NoHeader leaves out the line of headings.
+	Namespaces, NoHeader bool
 	// Problems leaves out healthy sites and grids. One that was written as a problem is written once more when it is
 	// healthy.
 	Problems bool
@@ -105,8 +95,8 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	}
 	if first {
 		p.table = output.NewPrinter(p.Out)
-		if !p.Columns.NoHeader {
-			changed = append([][]string{p.Columns.header()}, changed...)
+		if !p.NoHeader {
+			changed = append([][]string{p.header()}, changed...)
 		}
 	}
 	err = p.table.Print(changed...)
@@ -120,7 +110,7 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) {
 	first := p.grids == nil
 	changed, gone := p.grids.next(grids, wanted, gridview.Grid.Object)
-	list := List{TypeMeta: output.TypeMeta(Kind), Grids: append([]gridview.Grid{}, changed...),
+	list := List{TypeMeta: output.TypeMeta("GridStatusList"), Grids: append([]gridview.Grid{}, changed...),
 		Removed: slices.SortedFunc(maps.Keys(gone), CompareNames)}
 	switch {
 	case first:
@@ -148,7 +138,7 @@ type row struct {
 
 // changes returns the rows that differ from the written ones, and rows about removed ones.
 func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
-	differ, gone := p.rows.next(p.Columns.rows(grids), p.Columns.rows(wanted), func(r row) rowKey { return r.key })
+	differ, gone := p.rows.next(p.rowsOf(grids), p.rowsOf(wanted), func(r row) rowKey { return r.key })
 	var changed [][]string
 	for _, row := range differ {
 		changed = append(changed, slices.Clone(row.cells))
@@ -158,7 +148,7 @@ func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
 	}) {
 		exists := slices.ContainsFunc(grids, func(g gridview.Grid) bool { return g.Object() == row.key.grid })
 		if state := row.key.afterwards(exists); state != "" {
-			changed = append(changed, p.Columns.withState(row.cells, state))
+			changed = append(changed, p.withState(row.cells, state))
 		}
 	}
 	return changed
@@ -178,18 +168,10 @@ func (k rowKey) afterwards(gridExists bool) string {
 	}
 }
 
-// named returns how many columns identify a row.
-func (c Columns) named() int {
-	if c.Namespaces {
-		return 5
-	}
-	return 4
-}
-
 // withState returns a row with its name and another state.
-func (c Columns) withState(cells []string, state string) []string {
+func (p *Printer) withState(cells []string, state string) []string {
 	cells = slices.Clone(cells)
-	for i := c.named(); i < len(cells); i++ {
+	for i := slices.Index(p.header(), "SITE") + 1; i < len(cells); i++ {
 		cells[i] = "-"
 	}
 	cells[len(cells)-1] = state
@@ -197,69 +179,69 @@ func (c Columns) withState(cells []string, state string) []string {
 }
 
 // header returns the line of headings.
-func (c Columns) header() []string {
-	return c.chosen("NAMESPACE", "KIND", "GRID", "KEY", "SITE", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
+func (p *Printer) header() []string {
+	return p.chosen("NAMESPACE", "KIND", "GRID", "KEY", "SITE", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
 		"TEMPLATE", "CHILD", "OTHERS OWN", "STATE")
 }
 
 // chosen returns the cells of a row for which the table has a column.
-func (c Columns) chosen(all ...string) []string {
-	if !c.Wide {
+func (p *Printer) chosen(all ...string) []string {
+	if p.Format != output.Wide {
 		all = slices.Delete(all, 8, 13)
 	}
-	if !c.Namespaces {
+	if !p.Namespaces {
 		all = all[1:]
 	}
 	return all
 }
 
 // row makes a row: after the site come the cells from DESIRED on.
-func (c Columns) row(g gridview.Grid, site string, cells ...string) row {
-	return row{rowKey{g.Object(), site}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, site},
+func (p *Printer) row(g gridview.Grid, site string, cells ...string) row {
+	return row{rowKey{g.Object(), site}, p.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, site},
 		cells...)...)}
 }
 
 // rowOfNone returns a row without a single workload.
-func (c Columns) rowOfNone(g gridview.Grid, site, child, state string) row {
-	return c.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state)
+func (p *Printer) rowOfNone(g gridview.Grid, site, child, state string) row {
+	return p.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state)
 }
 
-func (c Columns) rows(grids []gridview.Grid) []row {
+func (p *Printer) rowsOf(grids []gridview.Grid) []row {
 	var rows []row
 	for _, g := range grids {
 		switch {
 		case g.Problem != "" && len(g.Sites) == 0 && g.Service == "":
-			rows = append(rows, c.rowOfNone(g, output.None, "-", g.Problem))
+			rows = append(rows, p.rowOfNone(g, output.None, "-", g.Problem))
 		case g.Problem != "":
-			rows = append(rows, c.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
+			rows = append(rows, p.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
 		case g.Service != "":
 			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, enumerate.Count(int(g.SiteCount), "site"))
-			rows = append(rows, c.rowOfNone(g, output.All, g.Service, state))
+			rows = append(rows, p.rowOfNone(g, output.All, g.Service, state))
 		}
 		for _, u := range g.Sites {
-			rows = append(rows, c.rowOf(g, u))
+			rows = append(rows, p.siteRow(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := c.rowOfNone(g, output.Others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
+			ready := p.rowOfNone(g, output.Others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
 			ready.key.site += " ready"
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
 			state := fmt.Sprintf("Not ready: %s that the status has no room for",
 				enumerate.Count(int(g.Unlisted), "site"))
-			rows = append(rows, c.rowOfNone(g, output.Others, "-", state))
+			rows = append(rows, p.rowOfNone(g, output.Others, "-", state))
 		}
 	}
 	return rows
 }
 
-// rowOf returns the row of a site with a workload.
-func (c Columns) rowOf(g gridview.Grid, u gridview.Site) row {
+// siteRow returns the row of a site with a workload.
+func (p *Printer) siteRow(g gridview.Grid, u gridview.Site) row {
 	nodes := "-"
 	if u.Nodes != nil {
 		nodes = strconv.Itoa(*u.Nodes)
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return c.row(g, u.Name, number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes,
+	return p.row(g, u.Name, number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes,
 		cmp.Or(u.Template, string(v1.DefaultTemplate)), u.Child, cmp.Or(u.Others, "-"), u.State())
 }

@@ -74,7 +74,7 @@ func TestPrintChanges(t *testing.T) {
 				"DeploymentGrid   echo   zone   east   2         2       2         Ready\n"},
 			{[]gridview.Grid{grid("echo", site("east", 2))}, ""},
 		}},
-		{"sites that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []printed{
+		{"sites that change, come and go", Printer{NoHeader: true}, []printed{
 			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))},
 				"DeploymentGrid   echo   zone   east   2   2   2   Ready\nDeploymentGrid   echo   zone   west   2   " +
 					"2   2   Ready\n"},
@@ -89,7 +89,7 @@ func TestPrintChanges(t *testing.T) {
 			{nil, ""},
 		}},
 		{"only problems: what is well again is printed once", Printer{Problems: true,
-			Columns: Columns{NoHeader: true, Namespaces: true}}, []printed{
+			NoHeader: true, Namespaces: true}, []printed{
 			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))}, ""},
 			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 1))},
 				"shop   DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
@@ -98,7 +98,7 @@ func TestPrintChanges(t *testing.T) {
 			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))}, ""},
 			{nil, ""},
 		}},
-		{"what concerns a grid as a whole", Printer{Columns: Columns{NoHeader: true}}, []printed{
+		{"what concerns a grid as a whole", Printer{NoHeader: true}, []printed{
 			{[]gridview.Grid{failed(grid("echo"), "no node has the label")},
 				"DeploymentGrid   echo   zone   <none>   -   -   -   no node has the label\n"},
 			{
@@ -124,7 +124,7 @@ func TestEncodeChanges(t *testing.T) {
 		Grids, Removed   []struct{ Name string }
 	}
 	tell := func(d document) string {
-		if d.Kind != Kind || d.APIVersion != output.APIVersion {
+		if d.Kind != "GridStatusList" || d.APIVersion != output.APIVersion {
 			t.Errorf("got %+v", d)
 		}
 		var names []string

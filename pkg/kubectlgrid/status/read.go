@@ -206,12 +206,10 @@ func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod,
 		var workload struct {
 			Selector *metav1.LabelSelector `json:"selector"`
 		}
-		if err := json.Unmarshal(template.Raw, &workload); err != nil || workload.Selector == nil {
+		err := json.Unmarshal(template.Raw, &workload)
+		selector, selectorErr := metav1.LabelSelectorAsSelector(workload.Selector)
+		if err != nil || selectorErr != nil || workload.Selector == nil {
 			continue // the site's problem is its template
-		}
-		selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
-		if err != nil {
-			continue
 		}
 		list := &corev1.PodList{}
 		selected := client.MatchingLabelsSelector{Selector: selector}

@@ -29,9 +29,7 @@ func newCheckCommand(c *command) *cobra.Command {
 		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
 			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
 			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
-			"chart. It changes nothing.\n\n" +
-			"Exit codes: 0 no failure was found; 1 something could not be read; 2 the command line is wrong; 3 a\n" +
-			"failure was found. Warnings, and what no API server can know, change no exit code.",
+			"chart. It changes nothing.\n" + exitCodes + " Warnings change no exit code.",
 		Example: "  kubectl grid check --pre\n" +
 			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > " +
 			"edge/kustomization.yaml\n" +

@@ -14,16 +14,15 @@ func newPreviewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
 		Short: "Show what site-local Services would change, on any cluster",
-		Long: "Prints, for every Service, how many ready endpoints it has, what share of the endpoints that a " +
-			"node uses\n" +
-			"today is in another site, which sites would be left without a ready endpoint if the Service were\n" +
-			"site-local, and the command that makes it site-local. The sites are the values of a label key of the " +
+		Long: "Prints, for every Service, how many ready endpoints it has, what share of the endpoints that a node\n" +
+			"uses today is in another site, which sites would be left without a ready endpoint if the Service were\n" +
+			"site-local, and the command that makes it site-local. The sites are the values of a label key of the\n" +
 			"nodes.\n\n" +
-			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be " +
+			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be\n" +
 			"installed.\n\n" +
-			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not " +
-			"be read;\n" +
-			"2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
+			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not be\n" +
+			"read; 2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a\n" +
+			"failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone1 -n shop -o wide",
 		Args: cobra.NoArgs,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -156,7 +157,7 @@ func newRolloutHistoryCommand(c *command) *cobra.Command {
 		rows := [][]string{{"REVISION", "NAME", "CREATED", "COMPLETED", "IN USE AS"}}
 		for _, entry := range entries {
 			if entry.Revision == revision {
-				text, err := entry.YAML()
+				text, err := yaml.JSONToYAML(entry.Data.Raw)
 				fmt.Fprintf(c.stdout, "# %s, revision %d: %s\n%s", g, entry.Revision, entry.Name, text)
 				return "", err
 			}

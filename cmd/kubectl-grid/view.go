@@ -15,12 +15,10 @@ func newViewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
 		Short: "Show what the nodes of every site see of a Service",
-		Long: "Prints, for every site of the Service's topologyKeys, its nodes and the endpoints that they see, " +
-			"by the\n" +
-			"rule that the wrapper applies on the nodes; which endpoints no node sees, and why; which sites " +
-			"reach no\n" +
-			"endpoint; and on how many edge nodes the Service stays in its sites.\n" +
-			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
+		Long: "Prints, for every site of the Service's topologyKeys, its nodes and the endpoints that they see, by\n" +
+			"the rule that the wrapper applies on the nodes; which endpoints no node sees, and why; which sites\n" +
+			"reach no endpoint; and on how many edge nodes the Service stays in its sites. SERVICE is the name of a\n" +
+			"Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
 		Example:           "  kubectl grid view echo-svc\n  kubectl grid view sg/echo -o json",
 		ValidArgsFunction: complete(c.serviceArgument),
 		Args:              c.parseService,

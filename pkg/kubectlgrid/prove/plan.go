@@ -52,7 +52,7 @@ func Run(ctx context.Context, c cluster.Cluster, namespace string, name cluster.
 	if err != nil {
 		return nil, err
 	}
-	answers := p.ask(ctx, pods.run)
+	p.ask(ctx, pods.run)
 	if ctx.Err() != nil {
 		return nil, errors.New("interrupted; its pods are removed")
 	}
@@ -60,7 +60,7 @@ func Run(ctx context.Context, c cluster.Cluster, namespace string, name cluster.
 	if err := s.read(ctx, c.API, namespace, name); err != nil {
 		return nil, fmt.Errorf("asking again: %w", err)
 	}
-	return p.conclude(answers, s)
+	return p.conclude(s)
 }
 
 // plan has the nodes from which to connect, and the endpoints that each may reach.
@@ -73,11 +73,12 @@ type plan struct {
 	samples  []sample
 }
 
+// sample is a node from which to connect, and then the result. Without a node of the site, err says why.
 type sample struct {
 	site, node string
 	target     netip.AddrPort
-	// without is why no node of the site is used.
-	without string
+	result     probe.Result
+	err        error
 }
 
 // prepare makes the plan.
@@ -97,11 +98,11 @@ func prepare(s surroundings, o Options) (*plan, error) {
 		}
 		chosen := p.choose(site.Nodes, s.nodes)
 		if len(chosen) == 0 {
-			without := "none of its nodes is ready"
+			err := errors.New("none of its nodes is ready")
 			if slices.ContainsFunc(site.Nodes, func(name string) bool { return s.nodes[name].ready }) {
-				without = "none of its nodes that are ready has an address of the Service's family"
+				err = errors.New("none of its nodes that are ready has an address of the Service's family")
 			}
-			p.samples = append(p.samples, sample{site: site.Name, without: without})
+			p.samples = append(p.samples, sample{site: site.Name, err: err})
 		}
 		for _, node := range chosen {
 			for _, target := range p.targetsFrom(s.nodes[node]) {
@@ -142,36 +143,25 @@ func (p *plan) choose(names []string, nodes map[string]node) []string {
 	return ready
 }
 
-// answer is the result of the probe of one sample.
-type answer struct {
-	sample
-
-	result probe.Result
-	err    error
-}
-
 // ask runs a probe on every node of the plan. run is pods.run.
 func (p *plan) ask(
 	ctx context.Context, run func(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error),
-) []answer {
-	answers := make([]answer, len(p.samples))
+) {
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
-	for i, s := range p.samples {
-		answers[i].sample = s
-		if s.without != "" {
-			answers[i].err = errors.New(s.without)
+	for i := range p.samples {
+		s := &p.samples[i]
+		if s.err != nil {
 			continue
 		}
 		group.Go(func() error {
 			limited, cancel := context.WithTimeout(ctx, p.options.Timeout)
 			defer cancel()
-			if answers[i].err = limited.Err(); answers[i].err == nil {
-				answers[i].result, answers[i].err = run(limited, s.node, s.target)
+			if s.err = limited.Err(); s.err == nil {
+				s.result, s.err = run(limited, s.node, s.target)
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // the errors are in the answers
-	return answers
+	_ = group.Wait() // the errors are in the samples
 }

@@ -113,9 +113,9 @@ func endpointsOf(views ...*gridview.View) map[string]endpoint {
 	return endpoints
 }
 
-// conclude makes the Proof from the answers. s are the surroundings after the probes. A node may reach the endpoints
+// conclude makes the Proof from the results. s are the surroundings after the probes. A node may reach the endpoints
 // that were allowed before or after, because endpoints change meanwhile.
-func (p *plan) conclude(answers []answer, s surroundings) (*Proof, error) {
+func (p *plan) conclude(s surroundings) (*Proof, error) {
 	after, err := s.view()
 	if err == nil {
 		_, _, err = targets(s.service, strconv.Itoa(int(p.targets[0].Port())))
@@ -129,9 +129,9 @@ func (p *plan) conclude(answers []answer, s surroundings) (*Proof, error) {
 		Verdict: Closed, Nodes: after.Verdict, Findings: after.Findings, Complete: s.diagnosis.Complete(),
 	}
 	endpoints := endpointsOf(after, p.view)
-	for i := range answers {
-		a := &answers[i]
-		row := a.row(s.service, endpoints, p.ready(p.view, a.sample) || p.ready(after, a.sample))
+	for i := range p.samples {
+		a := &p.samples[i]
+		row := a.row(s.service, endpoints, p.ready(p.view, a) || p.ready(after, a))
 		if row.Verdict == Leak || (row.Verdict == Unproved && proof.Verdict == Closed) {
 			proof.Verdict = row.Verdict
 		}
@@ -143,7 +143,7 @@ func (p *plan) conclude(answers []answer, s surroundings) (*Proof, error) {
 }
 
 // ready reports whether a node of a site may reach an endpoint that accepts connections on the port.
-func (p *plan) ready(view *gridview.View, s sample) bool {
+func (p *plan) ready(view *gridview.View, s *sample) bool {
 	i := slices.IndexFunc(view.Sites, func(site gridview.SiteView) bool { return site.Name == s.site })
 	if i < 0 || slices.Contains(view.Sites[i].Without, s.node) {
 		return false
@@ -154,8 +154,8 @@ func (p *plan) ready(view *gridview.View, s sample) bool {
 	})
 }
 
-// row makes a row from one answer. ready is set if the node may reach an endpoint that accepts connections.
-func (a *answer) row(service *corev1.Service, endpoints map[string]endpoint, ready bool) Row {
+// row makes a row from one result. ready is set if the node may reach an endpoint that accepts connections.
+func (a *sample) row(service *corev1.Service, endpoints map[string]endpoint, ready bool) Row {
 	row := Row{Site: a.site, Node: a.node, Asked: a.result.Asked, Reached: map[string]int{}, Nobody: a.result.Nobody,
 		Verdict: Closed}
 	if a.target.IsValid() {

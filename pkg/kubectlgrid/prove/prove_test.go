@@ -118,7 +118,7 @@ func TestPrepare(t *testing.T) {
 	}
 	s := with("n0")
 	s.nodes["n0"] = node{labels: s.nodes["n0"].labels}
-	if plan = mustPrepare(t, s, Options{Port: "http"}); plan.samples[0].without == "" {
+	if plan = mustPrepare(t, s, Options{Port: "http"}); plan.samples[0].err == nil {
 		t.Errorf("a site without a ready node: %v", plan)
 	}
 }
@@ -179,13 +179,13 @@ func TestConclude(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			plan := mustPrepare(t, with(test.endpoints...), second)
 			well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
-			answers := plan.ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err },
+			plan.ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err },
 				"n2": well}.run)
 			after := test.after
 			if after == nil {
 				after = test.endpoints
 			}
-			proof, err := plan.conclude(answers, with(after...))
+			proof, err := plan.conclude(with(after...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,14 +205,15 @@ func TestConclude(t *testing.T) {
 	for _, node := range []string{"n0", "n2"} {
 		refused[node] = func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
 	}
-	proof, err := plan.conclude(plan.ask(t.Context(), refused.run), left)
+	plan.ask(t.Context(), refused.run)
+	proof, err := plan.conclude(left)
 	if err != nil || proof.Verdict != Unproved || !strings.Contains(proof.Rows[0].Message, "service proxy other") {
 		t.Errorf("of a Service that kube-proxy leaves alone: %+v, %v", proof, err)
 	}
 	plan = mustPrepare(t, with("n0"), second)
 	changed := with("n0")
 	changed.service.Annotations = nil
-	if _, err := plan.conclude(nil, changed); err == nil ||
+	if _, err := plan.conclude(changed); err == nil ||
 		!strings.Contains(err.Error(), "while asking it was changed") {
 		t.Errorf("got %v", err)
 	}
@@ -248,8 +249,8 @@ func TestAskIsBounded(t *testing.T) {
 			return probe.Result{}, nil
 		}
 	}
-	answers := plan.ask(ctx, r.run)
-	if most > askedAtOnce || asked < 2*askedAtOnce || asked >= 4*askedAtOnce || len(answers) != 4*askedAtOnce {
+	plan.ask(ctx, r.run)
+	if most > askedAtOnce || asked < 2*askedAtOnce || asked >= 4*askedAtOnce || len(plan.samples) != 4*askedAtOnce {
 		t.Errorf("%d at once, %d asked", most, asked)
 	}
 }
@@ -441,7 +442,8 @@ func TestAffinity(t *testing.T) {
 			return probe.Result{Asked: 20, Reached: map[string]int{"10.244.0.1:8080": 20}}, nil
 		}
 		none := func() (probe.Result, error) { return probe.Result{Asked: 20, Nobody: 20}, nil }
-		proof, err := plan.conclude(plan.ask(t.Context(), runner{"n0": own, "n2": none}.run), s)
+		plan.ask(t.Context(), runner{"n0": own, "n2": none}.run)
+		proof, err := plan.conclude(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -472,7 +474,8 @@ func TestFamilies(t *testing.T) {
 	s.service.Spec.ClusterIPs, s.slices = nil, slicesOf()
 	plan = mustPrepare(t, s, second)
 	well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
-	proof, err := plan.conclude(plan.ask(t.Context(), runner{"n0": well, "n4": well}.run), s)
+	plan.ask(t.Context(), runner{"n0": well, "n4": well}.run)
+	proof, err := plan.conclude(s)
 	if err != nil {
 		t.Fatal(err)
 	}

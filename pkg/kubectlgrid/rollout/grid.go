@@ -12,7 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -20,9 +22,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
-
-// changeAttempts is how often a change is tried while the controller writes the status.
-const changeAttempts = 5
 
 // namedSites is how many sites the error about an unknown one names.
 const namedSites = 10
@@ -108,65 +107,47 @@ func (g *Grid) Unstructured() (*unstructured.Unstructured, error) {
 	return grid, nil
 }
 
-func annotate(o v1.Object, key, value string) {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[key] = value
-	o.SetAnnotations(annotations)
-}
-
 // change writes a change of the grid, unless somebody else has changed its spec meanwhile. If the controller has
 // written its status meanwhile, the change is repeated with that status.
 func (g *Grid) change(ctx context.Context, change func(v1.Object) error) error {
 	generation := g.Object.GetGeneration()
-	for range changeAttempts {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		changed, ok := g.Object.DeepCopyObject().(v1.Object)
-		if !ok {
-			return fmt.Errorf("%T is not a grid", g.Object)
+		if !ok || changed.GetGeneration() != generation {
+			return errors.New("the grid was changed by someone else at the same time; try again")
 		}
 		if err := change(changed); err != nil {
 			return err
 		}
 		err := g.cluster.API.Patch(ctx, changed,
 			client.MergeFromWithOptions(g.Object, client.MergeFromWithOptimisticLock{}))
-		if err == nil {
+		switch {
+		case err == nil:
 			g.Object = changed
+		case apierrors.IsConflict(err):
+			if err := g.Refresh(ctx); err != nil {
+				return err
+			}
 		}
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-		if err := g.Refresh(ctx); err != nil {
-			return err
-		}
-		if g.Object.GetGeneration() != generation {
-			break
-		}
-	}
-	return errors.New("the grid was changed by someone else at the same time; try again")
+		return err
+	})
 }
 
-// sign records who approves, resumes or skips something, because a policy of the cluster may require it. If the API
-// server does not return the user, no name is recorded.
-func sign(o v1.Object, user string) {
-	annotate(o, v1.AnnotationApprovedBy, user)
-	if user == "" {
-		delete(o.GetAnnotations(), v1.AnnotationApprovedBy)
-	}
-}
-
-// user returns the name of the user; empty if the API server does not return it.
-func (g *Grid) user(ctx context.Context) (string, error) {
+// sign sets an annotation that approves, resumes or skips something, and records who did that, because a policy of the
+// cluster may require it. If the API server does not return the user, no name is recorded.
+func (g *Grid) sign(ctx context.Context, o v1.Object, key, value string) error {
 	review := &authenticationv1.SelfSubjectReview{}
 	err := g.cluster.API.Create(ctx, review)
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return "", nil
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("asking who you are: %w", err)
 	}
-	if err != nil {
-		return "", fmt.Errorf("asking who you are: %w", err)
+	user := review.Status.UserInfo.Username
+	annotations := labels.Merge(o.GetAnnotations(), labels.Set{key: value, v1.AnnotationApprovedBy: user})
+	if user == "" {
+		delete(annotations, v1.AnnotationApprovedBy)
 	}
-	return review.Status.UserInfo.Username, nil
+	o.SetAnnotations(annotations)
+	return nil
 }
 
 // Ref returns the grid's arguments for a command line of kubectl grid.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
@@ -28,15 +27,6 @@ type Entry struct {
 func (e Entry) Completed() bool {
 	_, completed := e.Annotations[v1.AnnotationCompleted]
 	return completed
-}
-
-// YAML returns the content of the revision.
-func (e Entry) YAML() (string, error) {
-	text, err := yaml.JSONToYAML(e.data.Data)
-	if err != nil {
-		return "", fmt.Errorf("reading revision %s: %w", e.Name, err)
-	}
-	return string(text), nil
 }
 
 // History returns the revisions of the grid, the oldest first.
@@ -98,12 +88,6 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 	case entries[i].data.Same(present):
 		return entries[i].Revision, ErrSkipped
 	}
-	user := ""
-	if how.AtOnce {
-		if user, err = g.user(ctx); err != nil {
-			return 0, err
-		}
-	}
 	restored, err := entries[i].data.Restore(g.spec())
 	if err != nil {
 		return 0, err
@@ -111,12 +95,12 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 	return entries[i].Revision, g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
 		*spec = *restored
-		if how.AtOnce {
-			// The change makes the next generation. If someone else is faster, it fails.
-			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
-			sign(o, user)
+		if !how.AtOnce {
+			return nil
 		}
-		return nil
+		// The change makes the next generation. If someone else is faster, it fails.
+		next := gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1)
+		return g.sign(ctx, o, v1.AnnotationAtOnce, next)
 	})
 }
 

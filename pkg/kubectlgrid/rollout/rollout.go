@@ -34,11 +34,7 @@ func (g *Grid) Pause(ctx context.Context) error {
 // Resume continues a rollout that is paused or has halted. If it is both, Resume only ends the pause, because the
 // person was not shown that it has halted. It returns what still stops the rollout; empty if nothing does.
 func (g *Grid) Resume(ctx context.Context) (still string, err error) {
-	user, err := g.user(ctx)
-	if err != nil {
-		return "", err
-	}
-	return still, g.change(ctx, func(o v1.Object) error {
+	err = g.change(ctx, func(o v1.Object) error {
 		spec, status := v1.Workload(o)
 		halted := status.Rollout != nil && status.Rollout.HaltTime != nil
 		switch {
@@ -55,10 +51,9 @@ func (g *Grid) Resume(ctx context.Context) (still string, err error) {
 		case isResumed(o):
 			return errors.New("the rollout is resumed already, and the controller has not seen it yet")
 		}
-		annotate(o, v1.AnnotationResumed, resumeOf(status.Rollout))
-		sign(o, user)
-		return nil
+		return g.sign(ctx, o, v1.AnnotationResumed, resumeOf(status.Rollout))
 	})
+	return still, err
 }
 
 // resumeOf returns the value of the annotation that resumes a halted rollout.
@@ -81,12 +76,8 @@ func isApproved(o v1.Object) bool {
 // Approve gives the approval that the rollout awaits. wave, if not empty, must be the wave of the approval. Approve
 // returns the wave.
 func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
-	user, err := g.user(ctx)
-	if err != nil {
-		return "", err
-	}
 	awaits := ""
-	err = g.change(ctx, func(o v1.Object) error {
+	err := g.change(ctx, func(o v1.Object) error {
 		spec, status := v1.Workload(o)
 		r := status.Rollout
 		switch {
@@ -104,9 +95,7 @@ func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 			return errors.New("the approval is there already, and the controller has not seen it yet")
 		}
 		wave, awaits = r.Wave, r.Awaits
-		annotate(o, v1.AnnotationApproved, awaits)
-		sign(o, user)
-		return nil
+		return g.sign(ctx, o, v1.AnnotationApproved, awaits)
 	})
 	return wave, err
 }
@@ -115,33 +104,30 @@ func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 func (g *Grid) restart(ctx context.Context, at string) error {
 	return g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
-		var err error
-		if !spec.Template.IsZero() {
-			if spec.Template, err = restarted(spec.Template, at); err != nil {
-				return err
-			}
-		}
+		err := restartTemplate(&spec.Template, at)
 		for name, template := range spec.TemplatePool {
-			if spec.TemplatePool[name], err = restarted(template, at); err != nil {
-				return err
-			}
+			err = errors.Join(err, restartTemplate(&template, at))
+			spec.TemplatePool[name] = template
 		}
-		return nil
+		return err
 	})
 }
 
-// restarted returns a changed template, so that its pods are replaced.
-func restarted(template v1.Template, at string) (v1.Template, error) {
+// restartTemplate changes a template, so that its pods are replaced.
+func restartTemplate(template *v1.Template, at string) error {
+	if template.IsZero() {
+		return nil
+	}
 	var spec map[string]any
-	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil {
-		return template, fmt.Errorf("reading a template: %w", err)
+	err := utiljson.Unmarshal(template.Raw, &spec)
+	if err == nil {
+		err = unstructured.SetNestedField(spec, at, "template", "metadata", "annotations", restartedAt)
 	}
-	if err := unstructured.SetNestedField(spec, at, "template", "metadata", "annotations", restartedAt); err != nil {
-		return template, fmt.Errorf("changing a template: %w", err)
+	if err == nil {
+		template.Raw, err = json.Marshal(spec)
 	}
-	data, err := json.Marshal(spec)
 	if err != nil {
-		return template, fmt.Errorf("changing a template: %w", err)
+		return fmt.Errorf("changing a template: %w", err)
 	}
-	return v1.Template{Raw: data}, nil
+	return nil
 }

@@ -145,8 +145,7 @@ type Printer struct {
 	// Live is set if Out is a terminal on which each state replaces the one before. A progress bar is printed then.
 	Live bool
 
-	last  string
-	lines int
+	last string
 }
 
 // Print prints a state.
@@ -157,8 +156,10 @@ func (p *Printer) Print(state State) error {
 			return err
 		}
 	}
-	if p.Live {
-		b.WriteString(bar(state))
+	if p.Live && state.Sites > 0 {
+		full := barWidth * state.Updated / state.Sites
+		fmt.Fprintf(&b, "[%s%s] %d/%d\n", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), state.Updated,
+			state.Sites)
 	}
 	for _, line := range append([]string{state.Summary}, state.Warnings...) {
 		b.WriteString(line + "\n")
@@ -171,22 +172,12 @@ func (p *Printer) Print(state State) error {
 		return nil
 	}
 	before := ""
-	if p.Live && p.lines > 0 {
-		before = fmt.Sprintf("\x1b[%dA\x1b[J", p.lines)
+	if p.Live && p.last != "" {
+		before = fmt.Sprintf("\x1b[%dA\x1b[J", strings.Count(p.last, "\n"))
 	}
-	p.last, p.lines = text, strings.Count(text, "\n")
+	p.last = text
 	if _, err := io.WriteString(p.Out, before+text); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
 	return nil
-}
-
-// bar returns the progress as a line.
-func bar(state State) string {
-	if state.Sites == 0 {
-		return ""
-	}
-	full := barWidth * state.Updated / state.Sites
-	return fmt.Sprintf("[%s%s] %d/%d\n", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), state.Updated,
-		state.Sites)
 }

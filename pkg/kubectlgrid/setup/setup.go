@@ -120,9 +120,8 @@ func For(kind Kind, images Images) *Install {
 	}
 	if older(FlowControl) {
 		values.WriteString("flowControl:\n  enabled: false\n")
-		for _, kind := range []string{"PriorityLevelConfiguration", "FlowSchema"} {
-			patches.WriteString(without("", "flowcontrol.apiserver.k8s.io/v1", kind, "application-grid-nodes"))
-		}
+		patches.WriteString(without("{group: flowcontrol.apiserver.k8s.io}", "flowcontrol.apiserver.k8s.io/v1",
+			"FlowSchema", "any"))
 	}
 	if older(ValidatingPolicy) {
 		values.WriteString("edgeNodePolicy:\n  enabled: false\n")
@@ -170,14 +169,12 @@ func kubeadm(kind Kind, k, values, patches *strings.Builder, note func(string)) 
 // plain writes the parts for clusters that need a kubeconfig of the wrapper, and returns that kubeconfig.
 func plain(distribution string, k, values *strings.Builder, note func(string)) string {
 	address, known := localServers[distribution]
-	if !known {
-		address = unset
-		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
-			"has it; never that of the Service kubernetes")
-	}
 	if known { // docs/k3s.md: as on k3s, with another address
 		k.WriteString("resources: [../manifests/k3s]\n")
 	} else {
+		address = unset
+		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
+			"has it; never that of the Service kubernetes")
 		k.WriteString("resources:\n")
 		for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
 			"statefulset-grid-daemon", "flow-control", "edge-node-policy"} {
@@ -191,12 +188,8 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }
 
-// without returns a patch that leaves out an object, or those of a target.
+// without returns a patch that leaves out the objects of a target.
 func without(target, apiVersion, kind, name string) string {
-	first := "  - patch: |\n"
-	if target != "" {
-		first = "  - target: " + target + "\n    patch: |\n"
-	}
-	return first + "      apiVersion: " + apiVersion + "\n      kind: " + kind + "\n      metadata: {name: " + name +
-		"}\n      $patch: delete\n"
+	return "  - target: " + target + "\n    patch: |\n      apiVersion: " + apiVersion + "\n      kind: " + kind +
+		"\n      metadata: {name: " + name + "}\n      $patch: delete\n"
 }

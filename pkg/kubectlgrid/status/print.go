@@ -46,7 +46,7 @@ type Printer struct {
 	// Problems leaves out healthy sites and grids. One that was written as a problem is written once more when it is
 	// healthy.
 	Problems bool
-	// Findings follow the first answer.
+	// Findings follow the answer, if it is the only one.
 	Findings []gridview.Finding
 
 	table *output.Printer
@@ -88,22 +88,20 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	if p.Format.Encoded() {
 		return p.encode(grids, wanted)
 	}
-	changed, first := p.changes(grids, wanted), p.table == nil
-	if len(changed) == 0 {
-		output.After(p.Out, p.Findings)
-		return len(p.Findings) > 0, nil
-	}
-	if first {
+	changed := p.changes(grids, wanted)
+	if len(changed) > 0 && p.table == nil {
 		p.table = output.NewPrinter(p.Out)
 		if !p.NoHeader {
 			changed = append([][]string{p.header()}, changed...)
 		}
 	}
-	err = p.table.Print(changed...)
-	if first {
-		output.After(p.Out, p.Findings)
+	if len(changed) > 0 {
+		if err := p.table.Print(changed...); err != nil {
+			return false, err
+		}
 	}
-	return true, err
+	output.After(p.Out, p.Findings)
+	return len(changed)+len(p.Findings) > 0, nil
 }
 
 // encode writes grids that are new or have changed as one document.
@@ -178,7 +176,6 @@ func (p *Printer) withState(cells []string, state string) []string {
 	return cells
 }
 
-// header returns the line of headings.
 func (p *Printer) header() []string {
 	return p.chosen("NAMESPACE", "KIND", "GRID", "KEY", "SITE", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
 		"TEMPLATE", "CHILD", "OTHERS OWN", "STATE")
@@ -201,35 +198,32 @@ func (p *Printer) row(g gridview.Grid, site string, cells ...string) row {
 		cells...)...)}
 }
 
-// rowOfNone returns a row without a single workload.
-func (p *Printer) rowOfNone(g gridview.Grid, site, child, state string) row {
-	return p.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state)
-}
-
 func (p *Printer) rowsOf(grids []gridview.Grid) []row {
 	var rows []row
 	for _, g := range grids {
+		// add adds a row without a single workload.
+		add := func(site, child, state string) {
+			rows = append(rows, p.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state))
+		}
 		switch {
 		case g.Problem != "" && len(g.Sites) == 0 && g.Service == "":
-			rows = append(rows, p.rowOfNone(g, output.None, "-", g.Problem))
+			add(output.None, "-", g.Problem)
 		case g.Problem != "":
-			rows = append(rows, p.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
+			add(output.All, cmp.Or(g.Service, "-"), g.Problem)
 		case g.Service != "":
-			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, enumerate.Count(int(g.SiteCount), "site"))
-			rows = append(rows, p.rowOfNone(g, output.All, g.Service, state))
+			add(output.All, g.Service, fmt.Sprintf("Ready: Service %s for %s", g.Service,
+				enumerate.Count(int(g.SiteCount), "site")))
 		}
 		for _, u := range g.Sites {
 			rows = append(rows, p.siteRow(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := p.rowOfNone(g, output.Others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
-			ready.key.site += " ready"
-			rows = append(rows, ready)
+			add(output.Others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
+			rows[len(rows)-1].key.site += " ready"
 		}
 		if g.Unlisted > 0 {
-			state := fmt.Sprintf("Not ready: %s that the status has no room for",
-				enumerate.Count(int(g.Unlisted), "site"))
-			rows = append(rows, p.rowOfNone(g, output.Others, "-", state))
+			add(output.Others, "-", fmt.Sprintf("Not ready: %s that the status has no room for",
+				enumerate.Count(int(g.Unlisted), "site")))
 		}
 	}
 	return rows

@@ -9,10 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -92,30 +90,18 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 		if r.unread[k.Kind] {
 			continue
 		}
-		list := k.NewList()
-		err := r.API.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{
-			Selector: q.Selector,
-		})
-		if cluster.IsNotServed(err) && len(q.Kinds) > 1 {
-			r.unread[k.Kind] = true // a controller before ours brought no DaemonSetGrid
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("asking for %s: %w", k.Plural, cluster.Explain(err))
-		}
-		served = true
-		err = meta.EachListItem(list, func(item runtime.Object) error {
-			grid, ok := item.(v1.Object)
-			if !ok {
-				return fmt.Errorf("%T is not a grid", item)
-			}
+		err := pages.Each(ctx, r.API, k.NewList(), func(grid v1.Object) {
 			if len(q.Names) == 0 || slices.Contains(q.Names, grid.GetName()) {
 				found = append(found, foundGrid{k, grid})
 			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("asking for %s: %w", k.Plural, err)
+		}, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{Selector: q.Selector})
+		switch {
+		case err == nil:
+			served = true
+		case cluster.IsNotServed(err) && len(q.Kinds) > 1:
+			r.unread[k.Kind] = true // a controller before ours brought no DaemonSetGrid
+		default:
+			return nil, fmt.Errorf("asking for %s: %w", k.Plural, cluster.Explain(err))
 		}
 	}
 	if !served {
@@ -136,18 +122,16 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 			r.unread[kindNode] = true
 		}
 	}
-	children := map[string]map[string]map[string]metav1.Object{}
+	children := map[string]map[string]map[string]metav1.Object{} // by kind, namespace and name
 	grids := make([]gridview.Grid, 0, len(found))
 	for _, f := range found {
-		if _, asked := children[f.kind.Kind]; !asked {
-			children[f.kind.Kind] = r.children(ctx, f.kind, namespace)
+		kind, in := f.kind.Kind, f.grid.GetNamespace()
+		if _, asked := children[kind]; !asked {
+			children[kind] = r.children(ctx, f.kind, namespace)
 		}
-		s := gridview.Surroundings{Nodes: nodes, Now: r.Now}
-		if known := children[f.kind.Kind]; known != nil {
-			s.Children = known[f.grid.GetNamespace()]
-			if s.Children == nil {
-				s.Children = map[string]metav1.Object{}
-			}
+		s := gridview.Surroundings{Nodes: nodes, Now: r.Now, Children: children[kind][in]}
+		if s.Children == nil && children[kind] != nil {
+			s.Children = map[string]metav1.Object{} // it has none, which is known
 		}
 		if !r.unread[kindPod] {
 			var err error

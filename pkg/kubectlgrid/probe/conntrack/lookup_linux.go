@@ -36,27 +36,30 @@ func Destination(source, target netip.AddrPort) (netip.AddrPort, error) {
 	if remote, found, err := connected(source); err != nil || found && remote != target {
 		return remote, err
 	}
+	answer, err := ask(request(source, target))
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", err)
+	}
+	return destination(answer)
+}
+
+// ask sends a message to the kernel, and returns the answer.
+func ask(message []byte) ([]byte, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
-			os.NewSyscallError("socket", err))
+		return nil, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
 	// The kernel answers at once. The limit is for an answer that is lost.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
-		return netip.AddrPort{}, os.NewSyscallError("setsockopt", err)
+		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	if err := unix.Sendto(fd, request(source, target), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
-			os.NewSyscallError("sendto", err))
+	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, os.NewSyscallError("sendto", err)
 	}
 	buffer := make([]byte, os.Getpagesize())
 	n, _, err := unix.Recvfrom(fd, buffer, 0)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
-			os.NewSyscallError("recvfrom", err))
-	}
-	return destination(buffer[:n])
+	return buffer[:max(n, 0)], os.NewSyscallError("recvfrom", err)
 }
 
 // request returns the message that queries one connection by its original addresses.
@@ -90,21 +93,15 @@ func attribute(kind uint16, value []byte) []byte {
 
 // destination reads from the kernel's answer the address that the replies come from.
 func destination(message []byte) (netip.AddrPort, error) {
-	if len(message) < headerSize {
+	if len(message) < headerSize+netfilterSize { // which is also the size of an error's code
 		return netip.AddrPort{}, errors.New("the kernel's answer is cut short")
 	}
 	if kind := binary.NativeEndian.Uint16(message[4:]); kind == unix.NLMSG_ERROR {
-		if len(message) < headerSize+4 {
-			return netip.AddrPort{}, errors.New("the kernel's answer is cut short")
-		}
 		code := -int32(binary.NativeEndian.Uint32(message[headerSize:])) //nolint:gosec // a negative errno
 		if errno := unix.Errno(code); errno != unix.ENOENT {             //nolint:gosec // an errno
 			return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", errno)
 		}
 		return netip.AddrPort{}, ErrNone
-	}
-	if len(message) < headerSize+netfilterSize {
-		return netip.AddrPort{}, errors.New("the kernel's answer is cut short")
 	}
 	tuple := attributes(attributes(message[headerSize+netfilterSize:])[tupleReply])
 	addresses, ports := attributes(tuple[tupleIP]), attributes(tuple[tupleProtocol])

@@ -51,7 +51,7 @@ type Reader struct {
 }
 
 type foundGrid struct {
-	kind v1.GridKind
+	kind *v1.GridKind // a pointer, as Follow compares: functions are never equal
 	grid v1.Object
 }
 
@@ -86,7 +86,8 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 	}
 	var found []foundGrid
 	served := false
-	for _, k := range q.Kinds {
+	for i := range q.Kinds {
+		k := &q.Kinds[i]
 		if r.unread[k.Kind] {
 			continue
 		}
@@ -127,7 +128,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	for _, f := range found {
 		kind, in := f.kind.Kind, f.grid.GetNamespace()
 		if _, asked := children[kind]; !asked {
-			children[kind] = r.children(ctx, f.kind, namespace)
+			children[kind] = r.children(ctx, *f.kind, namespace)
 		}
 		s := gridview.Surroundings{Nodes: nodes, Now: r.Now, Children: children[kind][in]}
 		if s.Children == nil && children[kind] != nil {
@@ -140,7 +141,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 				r.unread[kindPod] = apierrors.IsForbidden(err)
 			}
 		}
-		grids = append(grids, gridview.Of(f.kind, f.grid, s))
+		grids = append(grids, gridview.Of(*f.kind, f.grid, s))
 	}
 	return grids
 }

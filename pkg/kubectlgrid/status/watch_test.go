@@ -111,6 +111,27 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollowAsksForLittle: while no grid changes, nodes and children are not read each time that grids are.
+func TestFollowAsksForLittle(t *testing.T) {
+	a := clustertest.New(t, echo(v1.SiteReady))
+	reads := 0
+	a.Forbidden = func(resource, _ string) bool {
+		if resource == "nodes" {
+			reads++
+		}
+		return false
+	}
+	shown, _, stop := follow(t, a)
+	defer stop()
+	<-shown
+	time.Sleep(4 * gridsEvery)
+	a.Change(func() {
+		if reads > 2 {
+			t.Errorf("nodes were read %d times", reads)
+		}
+	})
+}
+
 // TestFollowAway: an API server that is away is asked again, and a right that was taken away is an error.
 func TestFollowAway(t *testing.T) {
 	a := clustertest.New(t, echo(v1.SiteReady))

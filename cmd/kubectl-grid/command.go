@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,19 +64,15 @@ type command struct {
 
 	// started is set once the command line has been read. An error before that is one of the command line.
 	started bool
-	// failure is the exit code of an error after that.
+	// failure is the exit code of an error after that, if it is not flags.ExitFailure.
 	failure int
 	// The cluster that a command asks, and the namespace to ask for.
 	cluster.Cluster
 	namespace string
 }
 
-func newCommand(stdout, stderr io.Writer) *command {
-	return &command{stdout: stdout, stderr: stderr, failure: flags.ExitFailure}
-}
-
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	c := newCommand(stdout, stderr)
+	c := &command{stdout: stdout, stderr: stderr}
 	root := newRoot(c)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -93,7 +90,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "See 'kubectl grid --help' for usage.")
 		return flags.ExitUsage
 	}
-	return c.failure
+	return cmp.Or(c.failure, flags.ExitFailure)
 }
 
 func newRoot(c *command) *cobra.Command {
@@ -149,7 +146,7 @@ const (
 // bindOutput adds the flag --output, which takes these formats. The first is the default.
 func (c *command) bindOutput(cmd *cobra.Command, formats ...output.Format) {
 	c.output = output.Table
-	var names []string
+	names := make([]string, 0, len(formats))
 	for _, format := range formats {
 		names = append(names, string(format))
 	}

@@ -67,7 +67,7 @@ func (c *command) gridArguments(cmd *cobra.Command, args []string, word string) 
 	case len(args) > 0:
 		kind, prefix, args = args[0], "", args[1:]
 	case !prefixed:
-		var plurals []string
+		plurals := make([]string, 0, len(v1.Kinds))
 		for _, k := range v1.Kinds {
 			plurals = append(plurals, k.Plural)
 		}

@@ -65,16 +65,13 @@ func newDiffCommand(c *command) *cobra.Command {
 func (o *diffOptions) parse(cmd *cobra.Command, args []string) error {
 	o.failure = flags.ExitUsage // 1 says that there are differences
 	switch {
-	case len(args) == 0 && len(o.files) == 0:
-		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --site")
-	case len(args) == 0 && o.site != "":
-		return errors.New("--site is of a grid in the cluster: name it, KIND/NAME")
-	case len(args) == 0:
-		return nil
-	case len(o.files) > 0 || o.site == "":
-		return errors.New("give KIND/NAME with --site and without -f")
+	case len(args) > 0 && o.site != "" && len(o.files) == 0:
+		return o.parseGrid(0)(cmd, args)
+	case len(args) > 0 || o.site != "" || len(o.files) == 0:
+		return errors.New("give the files that the grids are in, -f FILE, or a grid of the cluster and a site, " +
+			"KIND/NAME --site SITE")
 	}
-	return o.parseGrid(0)(cmd, args)
+	return nil
 }
 
 // grids reads the grids of the files, or the one that is named.

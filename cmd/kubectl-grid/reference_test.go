@@ -14,7 +14,7 @@ import (
 
 // TestFlagsReference: docs/reference.md has the commands as they are. Their flags are left to --help and the man pages.
 func TestFlagsReference(t *testing.T) {
-	root := newRoot(newCommand(io.Discard, io.Discard))
+	root := newRoot(&command{stdout: io.Discard, stderr: io.Discard})
 	var b strings.Builder
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" || c.Name() == "help" {
@@ -35,7 +35,7 @@ func TestPersistentFlags(t *testing.T) {
 	kubectls := pflag.NewFlagSet("kubectl", pflag.ContinueOnError)
 	kubectls.String("kubeconfig", "", "")
 	clientcmd.BindOverrideFlags(&clientcmd.ConfigOverrides{}, kubectls, clientcmd.RecommendedConfigOverrideFlags(""))
-	newRoot(newCommand(io.Discard, io.Discard)).PersistentFlags().VisitAll(func(f *pflag.Flag) {
+	newRoot(&command{stdout: io.Discard, stderr: io.Discard}).PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if kubectls.Lookup(f.Name) == nil {
 			t.Errorf("--%s is not kubectl's", f.Name)
 		}
@@ -44,5 +44,5 @@ func TestPersistentFlags(t *testing.T) {
 
 // TestManual: docs/man has the pages of the command line as it is.
 func TestManual(t *testing.T) {
-	docstest.CompareManual(t, "kubectl-grid", newRoot(newCommand(io.Discard, io.Discard)))
+	docstest.CompareManual(t, "kubectl-grid", newRoot(&command{stdout: io.Discard, stderr: io.Discard}))
 }

@@ -45,9 +45,9 @@ func (c *command) pod(ctx context.Context, g *rollout.Grid, site string) ([]stri
 		return nil, err
 	}
 	if len(pods) > 1 {
-		fmt.Fprintf(c.stderr, "Site %s has %d pods; this is %s.\n", site, len(pods), pods[0])
+		fmt.Fprintf(c.stderr, "Site %s has %d pods; this is %s.\n", site, len(pods), pods[0].Name)
 	}
-	return []string{"pod/" + pods[0]}, nil
+	return []string{"pod/" + pods[0].Name}, nil
 }
 
 func newExecCommand(c *command) *cobra.Command {

@@ -181,9 +181,9 @@ func TestDiffOfSite(t *testing.T) {
 		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
 	}
 	for args, says := range map[string]string{
-		"diff dg/echo":                   "give KIND/NAME with --site and without -f",
-		"diff dg/echo --site west -f x":  "give KIND/NAME with --site and without -f",
-		"diff --site west -f x":          "--site is of a grid in the cluster",
+		"diff dg/echo":                   "-f FILE, or a grid of the cluster and a site",
+		"diff dg/echo --site west -f x":  "-f FILE, or a grid of the cluster and a site",
+		"diff --site west -f x":          "-f FILE, or a grid of the cluster and a site",
 		"diff dg/echo more --site west":  "too many arguments",
 		"diff sg/echo --site west":       "a ServiceGrid has no rollout",
 		"diff dg/echo --site north":      `has no site "north"`,

@@ -74,11 +74,8 @@ func (o *statusOptions) parse(_ *cobra.Command, args []string) error {
 		}
 		o.query.Names = []string{name}
 	}
-	switch {
-	case len(o.query.Names) > 0 && o.allNamespaces:
-		return errors.New("a grid cannot be asked for by name in all namespaces: leave out -A or the name")
-	case len(o.query.Names) > 0 && !o.query.Selector.Empty():
-		return errors.New("a grid is asked for by name or by label: leave out -l or the name")
+	if len(o.query.Names) > 0 && (o.allNamespaces || !o.query.Selector.Empty()) {
+		return errors.New("a grid is asked for by its name, in one namespace: leave out -A and -l, or the name")
 	}
 	return nil
 }

@@ -38,7 +38,9 @@ type Options struct {
 }
 
 // Run connects to a Service from its sites.
-func Run(ctx context.Context, c cluster.Cluster, namespace string, name cluster.ServiceName, o Options) (*Proof, error) {
+func Run(
+	ctx context.Context, c cluster.Cluster, namespace string, name cluster.ServiceName, o Options,
+) (*Proof, error) {
 	var s surroundings
 	if err := s.read(ctx, c.API, namespace, name); err != nil {
 		return nil, err

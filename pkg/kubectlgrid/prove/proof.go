@@ -80,8 +80,8 @@ type endpoint struct {
 // unknown is where endpoints are that name no node.
 const unknown = "(unknown)"
 
-// endpointsOf returns the endpoints of views by their addresses, without ports. Each is as the last view has it, and may
-// be reached from where any view allows it.
+// endpointsOf returns the endpoints of views by their addresses, without ports. Each is as the last view has it, and
+// may be reached from where any view allows it.
 func endpointsOf(views ...*gridview.View) map[string]endpoint {
 	endpoints := map[string]endpoint{}
 	for _, view := range views {

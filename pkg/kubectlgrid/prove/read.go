@@ -3,7 +3,6 @@ package prove
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -118,8 +117,8 @@ func targets(service *corev1.Service, port string) (addresses []netip.AddrPort, 
 		}
 	}
 	if len(addresses) == 0 {
-		return nil, "", errors.New("service " + name + " has no cluster IP, so kube-proxy has no part in reaching it; " +
-			"kubectl grid view says what each site sees")
+		return nil, "", fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl "+
+			"grid view says what each site sees", name)
 	}
 	return addresses, service.Spec.Ports[i].Name, nil
 }

@@ -38,7 +38,7 @@ func (f Follower) Follow(ctx context.Context, g *Grid) error {
 				return err
 			}
 			err = state.Err()
-			if f.Once || !(state.Waits && f.Wait) && (state.Done || err != nil) {
+			if f.Once || (!state.Waits || !f.Wait) && (state.Done || err != nil) {
 				return err
 			}
 		}

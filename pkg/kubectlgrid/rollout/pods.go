@@ -18,10 +18,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
-// Pods returns the names of the pods of a site's workload: those that are ready first, then those that run, then the
-// others, each by name. Pods that are being deleted come last. Pods are found by their owners: the workloads of a grid
-// may have the same selector, and kubectl would choose a pod of any site.
-func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
+// Pods returns the pods of a site's workload: those that are ready first, then those that run, then the others, each by
+// name. Pods that are being deleted come last. Pods are found by their owners: the workloads of a grid may have the same
+// selector, and kubectl would choose a pod of any site.
+func (g *Grid) Pods(ctx context.Context, site string) ([]corev1.Pod, error) {
 	child, err := g.Child(ctx, site)
 	if err != nil {
 		return nil, err
@@ -47,14 +47,10 @@ func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 	slices.SortFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), strings.Compare(a.Name, b.Name))
 	})
-	names := make([]string, len(pods))
-	for i := range pods {
-		names[i] = pods[i].Name
-	}
-	if len(names) == 0 {
+	if len(pods) == 0 {
 		return nil, fmt.Errorf("the %s %s of site %q has no pods", g.Kind.Child.Kind, child.Name, site)
 	}
-	return names, nil
+	return pods, nil
 }
 
 // Check returns the name of the Job of a site's last check.

@@ -21,10 +21,10 @@ import (
 // restartPause is the time between two reads of a site that restarts.
 const restartPause = time.Second
 
-// Restart replaces all pods of the grid, and returns what was done, in words. For a grid with spec.rollout it changes the
-// templates, so that the controller rolls out the restart like any change. For a grid without waves it changes the
-// workloads, one site after the other, and waits until each one is ready. It calls tell with what is done in every site,
-// and stops at the first one that does not become ready.
+// Restart replaces all pods of the grid, and returns what was done, in words. For a grid with spec.rollout it changes
+// the templates, so that the controller rolls out the restart like any change. For a grid without waves it changes the
+// workloads, one site after the other, and waits until each one is ready. It calls tell with what is done in every
+// site, and stops at the first one that does not become ready.
 func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(site, what string)) (string, error) {
 	at := now.Format(time.RFC3339)
 	if g.spec().Rollout != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // Pods returns the pods of a site's workload: those that are ready first, then those that run, then the others, each by
-// name. Pods that are being deleted come last. Pods are found by their owners: the workloads of a grid may have the same
-// selector, and kubectl would choose a pod of any site.
+// name. Pods that are being deleted come last. Pods are found by their owners: the workloads of a grid may have the
+// same selector, and kubectl would choose a pod of any site.
 func (g *Grid) Pods(ctx context.Context, site string) ([]corev1.Pod, error) {
 	child, err := g.Child(ctx, site)
 	if err != nil {

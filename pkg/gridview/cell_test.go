@@ -248,11 +248,11 @@ func TestEndingBesideSilent(t *testing.T) {
 	of.Endpoints[0].Conditions.Terminating, of.Endpoints[0].Conditions.Serving = new(true), new(true)
 	view := ofService(wiretest.ServiceOf("shop/s", `["zone","*"]`), nodes,
 		&Diagnosis{Silent: map[string]bool{"b1": true}}, of)
-	for node, want := range map[string]Reach{
-		"a1": ReachTerminating, "b1": ReachUnknown, "b2": ReachTerminating, "c1": ReachTerminating,
+	for node, want := range map[string]Cell{
+		"a1": CellTerminating, "b1": CellUnknown, "b2": CellTerminating, "c1": CellTerminating,
 	} {
 		if got := view.tally.reach(node, nodes[node])[0].Reach; got != want {
-			t.Errorf("node %s reaches %s, want %s", node, got, want)
+			t.Errorf("node %s reaches %s, want %s", node, got.Word().Word, want.Word().Word)
 		}
 	}
 }

@@ -100,28 +100,22 @@ func (g *Grouping) edge(node string) bool {
 	return edge || len(g.keeping) == 0
 }
 
-// join returns the verdict on a Service of a node with this Reach.
-func (g *Grouping) join(node string, reach Reach) Cell {
+// join returns the verdict on a Service of a node that reaches this.
+func (g *Grouping) join(node string, reach Cell) Cell {
 	k, edge := g.keeping[node]
 	switch {
-	case reach == ReachNone && g.edge(node) && SiteKey(g.keys) == "":
+	case reach == CellNone && g.edge(node) && SiteKey(g.keys) == "":
 		return CellNoneOfNode
-	case reach == ReachNone && g.edge(node):
+	case reach == CellNone && g.edge(node):
 		return CellNone
 	case edge && k.Fails != "" || !edge && g.half[node]:
 		return CellLeaves
 	case !edge:
 		return CellOpen
-	case reach == ReachTerminating:
-		return CellTerminating
-	case k.Unknown != "" || reach == ReachUnknown:
+	case k.Unknown != "" && reach != CellTerminating:
 		return CellUnknown
-	case reach == ReachFallback:
-		return CellFallback
-	case reach == ReachEmpty:
-		return CellEmpty
 	}
-	return CellOwn
+	return reach
 }
 
 // Verdict rolls up the verdicts of the nodes on the Services with some topology keys.
@@ -138,7 +132,7 @@ type Verdict struct {
 	Open   int      `json:"open,omitempty"`
 }
 
-func (g *Grouping) verdict(reach func(node string) Reach) Verdict {
+func (g *Grouping) verdict(reached map[string]Cell) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
 	for name, labels := range g.nodes {
 		k, edge := g.keeping[name]
@@ -154,7 +148,7 @@ func (g *Grouping) verdict(reach func(node string) Reach) Verdict {
 			continue
 		}
 		v.Edge++
-		switch cell := g.join(name, reach(name)); {
+		switch cell := g.join(name, reached[name]); {
 		case cell == CellNone || cell == CellNoneOfNode || cell == CellLeaves:
 			v.Fails = append(v.Fails, name)
 		case k.Unknown != "":
@@ -232,7 +226,7 @@ func (v *View) judge() []Finding {
 			"it to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), label)
 		return found
 	}
-	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
+	troubled := map[Cell]map[string][]string{CellNone: {}, CellTerminating: {}}
 	shared := *t
 	shared.local = false
 	inSites, sites, elsewhere := false, 0, false // elsewhere is set if a site has no endpoint on any of its nodes
@@ -276,16 +270,16 @@ func (v *View) judge() []Finding {
 	if SiteKey(v.TopologyKeys) == "" {
 		severity = Warning // every site has an endpoint, but a node lacks its own
 	}
-	for _, port := range slices.Sorted(maps.Keys(troubled[ReachNone])) {
-		names, which := troubled[ReachNone][port], ""
+	for _, port := range slices.Sorted(maps.Keys(troubled[CellNone])) {
+		names, which := troubled[CellNone][port], ""
 		if len(t.ports) > 1 {
 			which = " (" + port + ")"
 		}
 		add(severity, action, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
 			enumerate.First(names, namedSites))
 	}
-	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
-		names := troubled[ReachTerminating][port]
+	for _, port := range slices.Sorted(maps.Keys(troubled[CellTerminating])) {
+		names := troubled[CellTerminating][port]
 		add(Warning, fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace),
 			"%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
 			enumerate.First(names, namedSites))

@@ -14,29 +14,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Reach is the kind of endpoint that a connection to a Service reaches.
-type Reach string
-
-// The answers, the best first.
-const (
-	// ReachOwn is a ready endpoint of the node's own site, and ReachFallback one that a later topology key allows.
-	ReachOwn      Reach = "own"
-	ReachFallback Reach = "fallback"
-	// ReachEmpty: no endpoint of the Service takes connections anywhere.
-	ReachEmpty Reach = "empty"
-	// ReachUnknown: only an endpoint on a silent node is left, whose state the API server does not know; or the node is
-	// silent, and the API server knows of no endpoint for it, though pods that were deleted may run there.
-	ReachUnknown Reach = "unknown"
-	// ReachTerminating: only endpoints that are ending are left.
-	ReachTerminating Reach = "terminating"
-	// ReachNone: connections are refused, though other nodes have an endpoint.
-	ReachNone Reach = "none"
-)
-
-var reaches = []Reach{ReachOwn, ReachFallback, ReachEmpty, ReachUnknown, ReachTerminating, ReachNone}
-
-func worse(a, b Reach) Reach { return reaches[max(slices.Index(reaches, a), slices.Index(reaches, b))] }
-
 // Port is one of a Service's ports in one address family. Headless Services and Services without ports are decided as a
 // whole in each family, and have neither Name nor Protocol.
 type Port struct {
@@ -69,7 +46,7 @@ func (p Port) rule() topology.Port {
 // PortReach is what the nodes of a site reach on a port; the worst of them if they differ.
 type PortReach struct {
 	Port  `json:",inline"`
-	Reach Reach `json:"reach"`
+	Reach Cell `json:"reach"`
 	// Key is the topology key that decided; empty without a slice.
 	Key string `json:"key,omitempty"`
 }
@@ -256,7 +233,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	reached := make([]PortReach, 0, len(t.ports))
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
-		r := PortReach{Port: port, Reach: ReachNone}
+		r := PortReach{Port: port, Reach: CellNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.
 		may, cut := false, t.diagnosis.silent(node)
@@ -291,21 +268,21 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 		}
 		switch {
 		case ready+silent+terminating == 0:
-			r.Reach = ReachEmpty
+			r.Reach = CellEmpty
 		case t.left:
-			r.Reach = ReachUnknown
+			r.Reach = CellUnknown
 		case tier == topology.Ready && (t.local || rank <= t.own):
-			r.Reach = ReachOwn
+			r.Reach = CellOwn
 		case tier == topology.Ready:
-			r.Reach = ReachFallback
+			r.Reach = CellFallback
 		case tier == topology.Terminating && (!cut || !may): // a silent node may have seen another one ready
-			r.Reach = ReachTerminating
+			r.Reach = CellTerminating
 		case may, tier == topology.Silent, ready == 0 && silent > 0:
-			r.Reach = ReachUnknown
+			r.Reach = CellUnknown
 		case ready == 0: // elsewhere; no ready endpoint is hidden from the node
-			r.Reach = ReachTerminating
+			r.Reach = CellTerminating
 		case cut:
-			r.Reach = ReachUnknown
+			r.Reach = CellUnknown
 		}
 		reached = append(reached, r)
 	}
@@ -327,7 +304,7 @@ func (t *Tally) reachOf(nodes []string) (reached []PortReach, without []string) 
 			without = append(without, node)
 		}
 		for i := range reached {
-			own[i].Reach = worse(reached[i].Reach, own[i].Reach)
+			own[i].Reach = max(reached[i].Reach, own[i].Reach)
 		}
 		reached = own
 	}
@@ -339,7 +316,7 @@ func (t *Tally) reachOf(nodes []string) (reached []PortReach, without []string) 
 
 // reachesNone reports whether connections to some port are refused.
 func reachesNone(reached []PortReach) bool {
-	return slices.ContainsFunc(reached, func(r PortReach) bool { return r.Reach == ReachNone })
+	return slices.ContainsFunc(reached, func(r PortReach) bool { return r.Reach == CellNone })
 }
 
 // inGroup reports whether a node has one of the keys, or needs none.

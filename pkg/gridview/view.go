@@ -151,7 +151,7 @@ func (t *Tally) View(cluster *Groupings) *View {
 // join joins what the nodes reach with the diagnosis of the cluster.
 func (v *View) join(t *Tally) {
 	v.tally = t
-	reached, seen := map[string]Reach{}, t.unseen == ""
+	reached, seen := map[string]Cell{}, t.unseen == ""
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
@@ -164,7 +164,7 @@ func (v *View) join(t *Tally) {
 		for _, node := range s.Nodes {
 			reached[node] = v.reachOf(s, node)
 			if _, edge := t.keeping[node]; s.inSite {
-				s.cell, seen = max(s.cell, t.join(node, reached[node])), seen && reached[node] != ReachUnknown
+				s.cell, seen = max(s.cell, t.join(node, reached[node])), seen && reached[node] != CellUnknown
 			} else if !edge {
 				s.cell = max(s.cell, CellOpen)
 			}
@@ -176,7 +176,7 @@ func (v *View) join(t *Tally) {
 	}
 	v.Reach = v.judge()
 	slices.SortStableFunc(v.Reach, ByObject)
-	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
+	v.Verdict = t.verdict(reached)
 	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without)+len(v.Verdict.Fails) == 0 && seen &&
@@ -196,21 +196,18 @@ func keysOf(ports []PortReach) string {
 
 // reachOf returns the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless
 // Service without a selector has both families, but mostly endpoints of one.
-func (v *View) reachOf(s *SiteView, node string) Reach {
+func (v *View) reachOf(s *SiteView, node string) Cell {
 	ports := s.Reach
 	if len(s.Nodes) > 1 && (v.tally.local || v.tally.diagnosis.silent(node)) {
 		ports, _ = v.tally.reachOf([]string{node})
 	}
-	reach := ReachEmpty
+	reach := CellNothing
 	for _, port := range ports {
-		switch {
-		case reach == ReachEmpty:
-			reach = port.Reach
-		case port.Reach != ReachEmpty:
-			reach = worse(reach, port.Reach)
+		if port.Reach != CellEmpty {
+			reach = max(reach, port.Reach)
 		}
 	}
-	return reach
+	return cmp.Or(reach, CellEmpty)
 }
 
 // NodeVerdict is the verdict of one node on a Service, and its reasons.
@@ -253,7 +250,7 @@ func (v *View) verdictOf(s *SiteView, node string) NodeVerdict {
 	}
 	ports, _ := v.tally.reachOf([]string{node})
 	for i, port := range ports {
-		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.String() + ": " + string(port.Reach)
+		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.String() + ": " + port.Reach.Word().Word
 	}
 	return n
 }

@@ -150,7 +150,7 @@ func (p *plan) ready(view *gridview.View, s *sample) bool {
 	}
 	return slices.ContainsFunc(view.Sites[i].Reach, func(r gridview.PortReach) bool {
 		return r.Family == familyOf(s.target.Addr()) && (r.Name == p.portName || r.Protocol == "") &&
-			r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachUnknown && r.Reach != gridview.ReachTerminating
+			r.Reach != gridview.CellEmpty && r.Reach != gridview.CellUnknown && r.Reach != gridview.CellTerminating
 	})
 }
 

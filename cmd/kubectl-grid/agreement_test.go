@@ -365,17 +365,19 @@ func viewCells(t *testing.T, data []byte) string {
 type overview struct {
 	Findings  []gridview.Finding
 	Diagnosed bool
-	Matrix    gridview.Matrix
-	Services  []gridview.ServiceSummary
+	Matrix    struct {
+		Words []gridview.Word
+		Sites []struct{ Name, Services string }
+	}
+	Services []gridview.ServiceSummary
 }
 
 // cells are the words of a Service in the sites.
 func (o *overview) cells(service string) string {
 	i := slices.IndexFunc(o.Services, func(s gridview.ServiceSummary) bool { return s.Name == service })
 	var cells []string
-	for j := range o.Matrix.Sites {
-		site := &o.Matrix.Sites[j]
-		word := site.OfService(i)
+	for _, site := range o.Matrix.Sites {
+		word := o.Matrix.Words[site.Services[i]-'a']
 		cells = append(cells, fmt.Sprint(site.Name, " ", word.Word, " ", word.Severity))
 	}
 	slices.Sort(cells)

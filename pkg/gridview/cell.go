@@ -74,19 +74,8 @@ var words = [...]Word{
 // Word returns the word for the cell.
 func (c Cell) Word() Word { return words[c] }
 
-// letter returns the cell's letter in a row of a Matrix.
-func (c Cell) letter() byte { return 'a' + byte(c) }
-
 // MarshalText implements encoding.TextMarshaler.
 func (c Cell) MarshalText() ([]byte, error) { return []byte(words[c].Word), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler, for states.
-func (c *Cell) UnmarshalText(text []byte) error {
-	for *c = CellFailed; *c > CellUnused && words[*c].Word != string(text); {
-		*c--
-	}
-	return nil
-}
 
 // cellOfPhase is the state for a phase. With any other phase the workload changes, or waits for someone.
 var cellOfPhase = map[v1.SitePhase]Cell{v1.SiteReady: CellReady, v1.SiteUnreachable: CellUnreachable,

@@ -154,6 +154,9 @@ func CompareAttention(a, b Severity) int {
 // BySeverity orders findings by the attention that they need.
 func BySeverity(a, b Finding) int { return CompareAttention(a.Severity, b.Severity) }
 
+// worst returns the severity that needs the most attention.
+func worst(severities ...Severity) Severity { return slices.MinFunc(severities, CompareAttention) }
+
 // ByObject orders findings by their objects.
 func ByObject(a, b Finding) int { return cmp.Compare(a.Object.String(), b.Object.String()) }
 

@@ -1,7 +1,6 @@
 package gridview
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -34,22 +33,32 @@ type MatrixSite struct {
 	// Problems is how many workloads, Services and nodes of the site have problems, and Problem is the first one.
 	Problems int    `json:"problems,omitempty"`
 	Problem  string `json:"problem,omitempty"`
-	// Grids and Services have a letter for the cell of each grid and Service, in their order.
-	Grids    string `json:"grids"`
-	Services string `json:"services"`
+	// Grids and Services have the cell of each grid and Service, in their order.
+	Grids    Row `json:"grids"`
+	Services Row `json:"services"`
 
 	// edge is set if the site has an edge node; without any edge node in the cluster, for all sites.
 	edge bool
 	// heard is set if one of its nodes is not silent.
-	heard           bool
-	worst           Cell
-	grids, services []byte
+	heard bool
+}
+
+// Row is a row of cells. Its text has a letter for each.
+type Row []Cell
+
+// MarshalText implements encoding.TextMarshaler.
+func (r Row) MarshalText() ([]byte, error) {
+	letters := make([]byte, 0, len(r))
+	for _, cell := range r {
+		letters = append(letters, 'a'+byte(cell))
+	}
+	return letters, nil
 }
 
 // MatrixOf makes the matrix of a label key from the nodes, with their diagnosis, and some grids and Services. If there
 // are no nodes, because they could not be read, the sites are those of the grids.
 func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSummary) Matrix {
-	m := matrixMaker{key: key, sites: map[string]*MatrixSite{}, columns: [2]int{len(grids), len(services)}}
+	m := matrixMaker{key: key, sites: map[string]*MatrixSite{}, grids: len(grids), services: len(services)}
 	result := Matrix{Key: key, Words: words[:], Sites: []MatrixSite{}}
 	keeping := cluster.keepingOfNodes()
 	for name, labels := range cluster.Nodes {
@@ -86,7 +95,8 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 		case m.everywhere && site.Nodes > 0:
 			site.noteState(CellReady, "")
 		}
-		result.Sites = append(result.Sites, site.done())
+		site.Severity = worst(site.Severity, site.State.Word().Severity)
+		result.Sites = append(result.Sites, *site)
 	}
 	slices.SortFunc(result.Sites, func(a, b MatrixSite) int {
 		return cmp.Or(CompareAttention(a.Severity, b.Severity), cmp.Compare(b.State, a.State),
@@ -95,33 +105,20 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	return result
 }
 
-// OfService returns the word for the cell of a Service, by its position among the Services.
-func (s *MatrixSite) OfService(i int) Word { return words[s.Services[i]-CellNothing.letter()] }
-
-func (s *MatrixSite) done() MatrixSite {
-	s.Severity = s.State.Word().Severity
-	if cell := s.worst.Word().Severity; CompareAttention(cell, s.Severity) < 0 {
-		s.Severity = cell
-	}
-	s.Grids, s.Services = string(s.grids), string(s.services)
-	return *s
-}
-
 // matrixMaker collects the states of the sites of a key.
 type matrixMaker struct {
 	key   string
 	sites map[string]*MatrixSite
-	// columns are the numbers of grids and of Services.
-	columns [2]int
+	// grids and services are how many there are.
+	grids, services int
 	// everywhere is set if something is meant for all sites that have nodes.
 	everywhere bool
 }
 
 func (m *matrixMaker) site(name string) *MatrixSite {
 	if m.sites[name] == nil {
-		none := []byte{CellNothing.letter()}
-		m.sites[name] = &MatrixSite{Name: name, State: CellUnused, grids: bytes.Repeat(none, m.columns[0]),
-			services: bytes.Repeat(none, m.columns[1])}
+		m.sites[name] = &MatrixSite{Name: name, State: CellUnused, Severity: OK, Grids: make(Row, m.grids),
+			Services: make(Row, m.services)}
 	}
 	return m.sites[name]
 }
@@ -143,7 +140,7 @@ func (m *matrixMaker) addGrid(column int, g *Grid) {
 		m.everywhere = true
 		for _, site := range m.sites {
 			if site.Nodes > 0 {
-				site.grids[column] = CellReady.letter()
+				site.Grids[column] = CellReady
 			}
 		}
 	}
@@ -158,7 +155,7 @@ func (m *matrixMaker) addGrid(column int, g *Grid) {
 		if state == CellReady && of.Revision != "" {
 			state = CellReadyOlder
 		}
-		site.grids[column] = state.letter()
+		site.Grids[column] = state
 	}
 }
 
@@ -169,9 +166,9 @@ func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 			switch {
 			case site.Nodes == 0:
 			case site.edge:
-				m.put(site, column, s, every[s.State])
+				site.put(column, s, every[s.State])
 			default:
-				m.put(site, column, s, CellOpen)
+				site.put(column, s, CellOpen)
 			}
 		}
 		return
@@ -179,22 +176,19 @@ func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 	m.everywhere = m.everywhere || slices.Contains(s.TopologyKeys, m.key)
 	for _, of := range s.sites {
 		if site, in := SiteOf(of.labels, m.key); in && slices.Contains(s.TopologyKeys, m.key) {
-			m.put(m.site(site), column, s, of.cell)
+			m.site(site).put(column, s, of.cell)
 		}
 	}
 }
 
 // put notes the cell of a Service in a site. If a node does not keep Services to its site, that is a finding about the
 // node.
-func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell Cell) {
-	if before := Cell(site.services[column] - CellNothing.letter()); cell <= before {
-		return
+func (s *MatrixSite) put(column int, of *ServiceSummary, cell Cell) {
+	if cell > s.Services[column] && cell == CellNone {
+		s.noteState(CellFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", of.Namespace,
+			of.Name))
 	}
-	site.services[column], site.worst = cell.letter(), max(site.worst, cell)
-	if cell == CellNone {
-		site.noteState(CellFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace,
-			s.Name))
-	}
+	s.Services[column], s.Severity = max(s.Services[column], cell), worst(s.Severity, cell.Word().Severity)
 }
 
 // KeyUse is a label key that can be the key of a map.

@@ -183,7 +183,7 @@ func TestSiteWithoutAName(t *testing.T) {
 	matrix := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: diagnosis}, []Grid{grid},
 		[]ServiceSummary{view.Summary()})
 	if got, want := tellSites(matrix), `""(1) Failed 2: DeploymentGrid /: Failed`; !strings.HasPrefix(got, want) ||
-		matrix.NodesWithoutSite != 1 || matrix.Sites[0].OfService(0) != CellNone.Word() {
+		matrix.NodesWithoutSite != 1 || matrix.Sites[0].Services[0] != CellNone {
 		t.Errorf("got\n%s\nwant %s; %d nodes without site", got, want, matrix.NodesWithoutSite)
 	}
 	if view.Sites[1].Name != `""` || grid.Sites[0].Name != `""` || *grid.Sites[0].Nodes != 1 {

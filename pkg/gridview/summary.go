@@ -92,9 +92,7 @@ func (v *View) Summary() ServiceSummary {
 		}
 	}
 	for _, f := range v.Reach {
-		if CompareAttention(f.Severity, s.Severity) < 0 {
-			s.Severity = f.Severity
-		}
+		s.Severity = worst(s.Severity, f.Severity)
 	}
 	hidden := slices.ContainsFunc(v.Hidden, func(e HiddenEndpoint) bool { return e.Ready })
 	switch {

@@ -299,7 +299,7 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	at := view.At(key, site)
 	return &CellDetail{
 		TypeMeta:    output.TypeMeta(KindCell),
-		SiteService: SiteService{name.Namespace, name.Name, matrix.Sites[row].OfService(0)},
+		SiteService: SiteService{name.Namespace, name.Name, matrix.Sites[row].Services[0].Word()},
 		Key:         key, Site: site, Nodes: at, Command: viewCommand(name),
 		Findings: slices.DeleteFunc(slices.Clone(view.Findings), func(found gridview.Finding) bool {
 			return found.Node != "" && !slices.ContainsFunc(at, func(n gridview.NodeVerdict) bool {
@@ -359,7 +359,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 	for j := range summaries {
 		if summaries[j].TopologyKeys.Governed() && slices.Contains(summaries[j].TopologyKeys, key) {
 			d.Services = append(d.Services,
-				SiteService{summaries[j].Namespace, summaries[j].Name, sites[i].OfService(j)})
+				SiteService{summaries[j].Namespace, summaries[j].Name, sites[i].Services[j].Word()})
 		}
 	}
 	slices.SortStableFunc(d.Services, func(a, b SiteService) int {

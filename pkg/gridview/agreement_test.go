@@ -106,7 +106,11 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 				}
 			}
 		}
-		for _, e := range merge(partsOf(endpointSlices, make([]*portList, len(endpointSlices)))) {
+		var parts []endpointPart
+		for i := range endpointSlices {
+			parts = append(parts, partsOf(&endpointSlices[i], nil)...)
+		}
+		for _, e := range merge(parts) {
 			known := func(address string) bool { return seen[address] || hidden[address] }
 			if !slices.ContainsFunc(e.Addresses, known) {
 				t.Fatalf("%v is neither seen nor hidden", e.Addresses)

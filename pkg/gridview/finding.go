@@ -110,7 +110,7 @@ func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 // kube-proxy has no part in it.
 func (t *Tally) findings() []Finding {
 	return slices.DeleteFunc(t.diagnosis.Of(t.keys), func(f Finding) bool {
-		return t.unseen != "" && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass, CheckRead}, f.Check)
+		return !t.ByKubeProxy() && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass, CheckRead}, f.Check)
 	})
 }
 

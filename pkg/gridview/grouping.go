@@ -124,66 +124,49 @@ type viewer struct {
 	*Tally
 
 	parts []endpointPart
-	// on has for every key and value the positions of those on nodes with it: without that, every group would be
-	// compared with every endpoint, and both grow with the number of sites.
-	on []map[string][]int
+	// at has the parts in each place: without that, every group would be compared with every endpoint, and both grow
+	// with the number of sites.
+	at map[place][]endpointPart
+}
+
+// place is where an endpoint is: on nodes with this value of the key, or anywhere for "*".
+type place struct {
+	list       *portList
+	key, value string
 }
 
 func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *viewer {
-	v := &viewer{Tally: g.NewTally(service)}
-	lists := make([]*portList, len(endpointSlices))
+	v := &viewer{Tally: g.NewTally(service), at: map[place][]endpointPart{}}
 	for i := range endpointSlices {
-		lists[i] = v.add(&endpointSlices[i])
+		v.Add(&endpointSlices[i])
+		v.parts = append(v.parts, partsOf(&endpointSlices[i], v.listOf(&endpointSlices[i]))...)
 	}
-	v.parts = partsOf(endpointSlices, lists)
-	for _, key := range g.keys {
-		on := map[string][]int{}
-		for i := range v.parts {
-			if value, ok := g.nodes[v.parts[i].Node][key]; ok {
-				on[value] = append(on[value], i)
+	for _, p := range v.parts {
+		for _, key := range g.keys {
+			if value, has := g.nodes[p.Node][key]; has || key == topology.Any {
+				at := place{p.list, key, value}
+				v.at[at] = append(v.at[at], p)
 			}
 		}
-		v.on = append(v.on, on)
 	}
 	return v
 }
 
-// candidates returns the parts that may be kept for a group: those on nodes that have one of the keys with the same
-// value. The rules of topology decide among them.
-func (v *viewer) candidates(group *nodeGroup) []endpointPart {
-	if !v.keys.Governed() || slices.Contains(v.keys, topology.Any) {
-		return v.parts
-	}
-	var positions []int
-	for k, key := range v.keys {
-		if value, ok := group.labels[key]; ok {
-			positions = append(positions, v.on[k][value]...)
-		}
-	}
-	slices.Sort(positions)
-	var parts []endpointPart
-	for _, i := range slices.Compact(positions) {
-		parts = append(parts, v.parts[i])
-	}
-	return parts
-}
-
 // see applies the rules for one group of nodes, and notes in seen which endpoints they see.
 func (v *viewer) see(group *nodeGroup, seen map[string]bool) SiteView {
-	site := SiteView{Name: group.name, Nodes: group.nodes}
-	decisions := map[*portList]topology.Decision{}
-	for list, choice := range v.choices(group.labels) {
-		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
-	}
 	var kept []endpointPart
-	for _, p := range v.candidates(group) {
-		if !v.keys.Governed() || decisions[p.list].Keep(v.nodes[p.Node]) {
-			kept, seen[p.id] = append(kept, p), true
+	for list, choice := range v.choices(group.labels) {
+		key := v.keys.Decide(group.labels, choice.Rank()).Key()
+		if value, has := group.labels[key]; has || key == topology.Any {
+			kept = append(kept, v.at[place{list, key, value}]...)
 		}
 	}
-	site.Endpoints = merge(kept)
-	for i := range site.Endpoints {
-		if site.Endpoints[i].Ready {
+	for _, p := range kept {
+		seen[p.id] = true
+	}
+	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: merge(kept)}
+	for _, e := range site.Endpoints {
+		if e.Ready {
 			site.Ready++
 		}
 	}

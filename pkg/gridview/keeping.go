@@ -218,12 +218,12 @@ func (v *View) judge() []Finding {
 			Object:  Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service},
 			Message: fmt.Sprintf(format, args...)})
 	}
-	if t.left {
+	if proxy := ServiceProxy(t.service); proxy != "" {
 		const label = v1.LabelServiceProxyName
 		action := fmt.Sprintf("to leave it to kube-proxy: kubectl label service -n %s %s %s-", v.Namespace,
 			v.Service, label)
 		add(Warning, action, "kube-proxy leaves it to service proxy %s, as its label %s says: its topologyKeys keep "+
-			"it to its sites only if that asks the wrapper on each node", ServiceProxy(t.service), label)
+			"it to its sites only if that asks the wrapper on each node", proxy, label)
 		return found
 	}
 	troubled := map[Cell]map[string][]string{CellNone: {}, CellTerminating: {}}
@@ -293,7 +293,7 @@ func (v *View) judgeStrays(site string) (found []Finding) {
 		return nil
 	}
 	consequence := "the node reaches nothing of the Service, and no edge node reaches that pod"
-	if v.tally.headless {
+	if isHeadless(v.tally.service) {
 		consequence = "the pod is in none of the Service's sites"
 	}
 	for _, node := range slices.Sorted(maps.Keys(v.tally.strays)) {

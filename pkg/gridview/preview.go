@@ -227,7 +227,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 	}
 	slices.Sort(s.Dark)
-	if foreign, sites := p.foreign(t, ready); len(s.TopologyKeys) == 0 && sites && !t.reach.left {
+	if foreign, sites := p.foreign(t, ready); len(s.TopologyKeys) == 0 && sites && ServiceProxy(t.reach.service) == "" {
 		s.Foreign = &foreign
 		if s.Message == "" && ready.heedHints() {
 			s.Message = "hints keep part of the traffic in its zone"

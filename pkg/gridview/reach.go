@@ -57,19 +57,10 @@ type Tally struct {
 	*Grouping
 
 	service *corev1.Service
-	// unseen is why it is unknown here where connections go, because kube-proxy has no part in the Service; "" if it
-	// has. headless is set if a name resolves to the endpoints, and left if another service proxy sends the
-	// connections.
-	unseen         string
-	headless, left bool
-	// own is the rank of the last key of the node's own site.
-	own int
-	// local is set if each node uses only its own endpoints, and one if the slices decide as one.
-	local, one bool
-	ports      map[Port]bool
-	lists      []*portList
-	// fixedPorts and fixedFamilies are set if the Service itself lists its ports and families.
-	fixedPorts, fixedFamilies bool
+	// local is set if each node uses only its own endpoints.
+	local bool
+	ports map[Port]bool
+	lists []*portList
 	// strays are the nodes with an endpoint and without any of the keys.
 	strays map[string]bool
 }
@@ -90,26 +81,9 @@ type portList struct {
 
 // NewTally starts a tally for a Service that is governed by the keys of the Grouping.
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
-	spec := &service.Spec
-	headless, local := isHeadless(service), isLocal(service)
-	unseen, proxy := "", ServiceProxy(service)
-	switch {
-	case headless:
-		unseen = "whether the CoreDNS that answers asks a wrapper"
-	case proxy != "":
-		unseen = "whether service proxy " + proxy + " asks a wrapper"
-	}
-	t := &Tally{
-		service: service, unseen: unseen, headless: headless, left: proxy != "",
-		own:           max(slices.Index(g.keys, SiteKey(g.keys)), 0),
-		fixedPorts:    !headless && len(spec.Ports) > 0,
-		fixedFamilies: len(spec.IPFamilies) > 0,
-		local:         local,
-		one:           topology.DecidesAsOne(headless, local && spec.ExternalTrafficPolicy == ""),
-		ports:         map[Port]bool{}, strays: map[string]bool{},
-	}
+	t := &Tally{service: service, local: isLocal(service), ports: map[Port]bool{}, strays: map[string]bool{}}
 	t.joinTo(g)
-	for _, family := range spec.IPFamilies {
+	for _, family := range service.Spec.IPFamilies {
 		t.addFamily(discoveryv1.AddressType(family))
 	}
 	return t
@@ -117,8 +91,11 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 
 // joinTo sets the nodes, with their diagnosis.
 func (t *Tally) joinTo(g *Grouping) {
-	if t.unseen != "" {
-		g = g.unseen(t.unseen)
+	switch proxy := ServiceProxy(t.service); {
+	case isHeadless(t.service):
+		g = g.unseen("whether the CoreDNS that answers asks a wrapper")
+	case proxy != "":
+		g = g.unseen("whether service proxy " + proxy + " asks a wrapper")
 	}
 	t.Grouping = g
 }
@@ -134,8 +111,8 @@ func ServiceProxy(service *corev1.Service) string {
 	return siteName(name)
 }
 
-// ByKubeProxy reports whether kube-proxy sends the connections to the Service.
-func (t *Tally) ByKubeProxy() bool { return t.unseen == "" }
+// ByKubeProxy reports whether kube-proxy sends the connections to the Service. Else it is unknown here where they go.
+func (t *Tally) ByKubeProxy() bool { return !isHeadless(t.service) && ServiceProxy(t.service) == "" }
 
 func isHeadless(service *corev1.Service) bool { return service.Spec.ClusterIP == corev1.ClusterIPNone }
 
@@ -146,7 +123,7 @@ func isLocal(service *corev1.Service) bool {
 }
 
 func (t *Tally) addFamily(family discoveryv1.AddressType) {
-	if !t.fixedPorts {
+	if isHeadless(t.service) || len(t.service.Spec.Ports) == 0 {
 		t.ports[Port{Family: family}] = true
 		return
 	}
@@ -156,10 +133,7 @@ func (t *Tally) addFamily(family discoveryv1.AddressType) {
 }
 
 // Add counts the endpoints of a slice.
-func (t *Tally) Add(s *discoveryv1.EndpointSlice) { t.add(s) }
-
-// add does what Add does, and returns the list of the slice's ports.
-func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
+func (t *Tally) Add(s *discoveryv1.EndpointSlice) {
 	list := t.listOf(s)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -179,15 +153,12 @@ func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
 			list.nodes[node] = tier
 		}
 	}
-	return list
 }
 
 // listOf returns the list of a slice's ports.
 func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
-	family := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)
-	if !t.fixedFamilies && !slices.ContainsFunc(slices.Collect(maps.Keys(t.ports)), func(p Port) bool {
-		return p.Family == family
-	}) {
+	family, spec := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4), &t.service.Spec
+	if len(spec.IPFamilies) == 0 {
 		t.addFamily(family)
 	}
 	list := &portList{List: topology.List{Counts: &topology.Counts{}}, nodes: map[string]topology.Tier{}}
@@ -199,7 +170,7 @@ func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
 		}
 	}
 	list.name = fmt.Sprint(ways)
-	if t.one {
+	if topology.DecidesAsOne(isHeadless(t.service), isLocal(t.service) && spec.ExternalTrafficPolicy == "") {
 		list.Ports = nil
 	}
 	for _, way := range ways {
@@ -231,6 +202,7 @@ func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
 // port.
 func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
+	own := max(slices.Index(t.keys, SiteKey(t.keys)), 0) // the rank of the last key of the site
 	reached := make([]PortReach, 0, len(t.ports))
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
 		r := PortReach{Port: port, Reach: CellNone}
@@ -260,7 +232,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 				tier, rank = best, slices.Index(t.keys, decision.Key())
 			}
 		}
-		if t.headless { // CoreDNS leaves out endpoints that are ending
+		if isHeadless(t.service) { // CoreDNS leaves out endpoints that are ending
 			terminating = 0
 			if tier == topology.Terminating {
 				tier = topology.Unusable
@@ -269,9 +241,9 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 		switch {
 		case ready+silent+terminating == 0:
 			r.Reach = CellEmpty
-		case t.left:
+		case ServiceProxy(t.service) != "":
 			r.Reach = CellUnknown
-		case tier == topology.Ready && (t.local || rank <= t.own):
+		case tier == topology.Ready && (t.local || rank <= own):
 			r.Reach = CellOwn
 		case tier == topology.Ready:
 			r.Reach = CellFallback

@@ -111,13 +111,17 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 		Annotation:   annotation,
 		TopologyKeys: topology.Keys{},
 		Sites:        []SiteView{},
+		ServiceGrid:  serviceGridOf(service),
 	}
-	view.ServiceGrid = serviceGridOf(service)
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		view.ExternalName = service.Spec.ExternalName
 		return view
 	}
-	viewer := g.Of(keys).viewer(service, endpointSlices)
+	grouping := g.Of(keys)
+	if err == nil && !keys.Governed() {
+		grouping = g.Of(topology.Keys{topology.Any})
+	}
+	viewer := grouping.viewer(service, endpointSlices)
 	why := func(e Endpoint) string { return whyHidden(view.TopologyKeys, e, g.Nodes) }
 	seen := map[string]bool{} // by endpointPart.id
 	if err != nil {
@@ -151,7 +155,7 @@ func (t *Tally) View(cluster *Groupings) *View {
 // join joins what the nodes reach with the diagnosis of the cluster.
 func (v *View) join(t *Tally) {
 	v.tally = t
-	reached, seen := map[string]Cell{}, t.unseen == ""
+	reached, seen := map[string]Cell{}, t.ByKubeProxy()
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
@@ -288,7 +292,7 @@ func (v *View) Empty() bool {
 	if v.TopologyKeys.Governed() {
 		return !slices.ContainsFunc(v.tally.lists, func(l *portList) bool {
 			return l.ways != nil && (l.Total(topology.Ready)+l.silent.Total(topology.Ready) > 0 ||
-				l.Total(topology.Terminating) > 0 && !v.tally.headless)
+				l.Total(topology.Terminating) > 0 && !isHeadless(v.tally.service))
 		})
 	}
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })
@@ -316,32 +320,29 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
 
-// partsOf returns the endpoints in all slices, in an order that depends only on their content: the parts of one
-// endpoint follow each other. lists has the list of ports of each slice.
-func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []endpointPart {
-	var parts []endpointPart
-	for i := range endpointSlices {
-		for j := range endpointSlices[i].Endpoints {
-			e := &endpointSlices[i].Endpoints[j]
-			// discovery/v1: a nil ready condition means ready. The slice is not ours, so its addresses are not sorted.
-			part := endpointPart{list: lists[i], Endpoint: Endpoint{Addresses: sorted(e.Addresses),
-				Node: ptr.Deref(e.NodeName, ""), Ready: ptr.Deref(e.Conditions.Ready, true)}}
-			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
-				part.Pod = target.Name
-			}
-			part.id = fmt.Sprintf("%s/%s", part.Node, cmp.Or(part.Pod, fmt.Sprint(part.Addresses)))
-			parts = append(parts, part)
+// partsOf returns the endpoints in a slice with this list of ports.
+func partsOf(slice *discoveryv1.EndpointSlice, list *portList) []endpointPart {
+	parts := make([]endpointPart, 0, len(slice.Endpoints))
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		// discovery/v1: a nil ready condition means ready. The slice is not ours, so its addresses are not sorted.
+		part := endpointPart{list: list, Endpoint: Endpoint{Addresses: sorted(e.Addresses),
+			Node: ptr.Deref(e.NodeName, ""), Ready: ptr.Deref(e.Conditions.Ready, true)}}
+		if target := e.TargetRef; target != nil && target.Kind == "Pod" {
+			part.Pod = target.Name
 		}
+		part.id = fmt.Sprintf("%s/%s", part.Node, cmp.Or(part.Pod, fmt.Sprint(part.Addresses)))
+		parts = append(parts, part)
 	}
-	slices.SortFunc(parts, func(a, b endpointPart) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Pod, b.Pod),
-			slices.Compare(a.Addresses, b.Addresses))
-	})
 	return parts
 }
 
-// merge returns the endpoints that some parts, in order, make.
+// merge returns the endpoints that some parts make, in an order that depends only on their content.
 func merge(parts []endpointPart) []Endpoint {
+	slices.SortFunc(parts, func(a, b endpointPart) int { // the parts of one endpoint follow each other
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Pod, b.Pod),
+			slices.Compare(a.Addresses, b.Addresses))
+	})
 	endpoints := []Endpoint{}
 	for i, p := range parts {
 		if i == 0 || p.id != parts[i-1].id {

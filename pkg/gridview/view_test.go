@@ -152,7 +152,7 @@ func TestEmptyLabel(t *testing.T) {
 func TestBothFamilies(t *testing.T) {
 	a, b := slice("p@n1"), slice("p@n1")
 	b.Endpoints[0].Addresses = []string{"fd00::1"}
-	endpoints := merge(partsOf([]discoveryv1.EndpointSlice{a, b}, make([]*portList, 2)))
+	endpoints := merge(append(partsOf(&a, nil), partsOf(&b, nil)...))
 	if len(endpoints) != 1 || strings.Join(endpoints[0].Addresses, " ") != "fd00::1 ip-p" {
 		t.Errorf("got %+v", endpoints)
 	}

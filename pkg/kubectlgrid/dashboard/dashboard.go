@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,22 +65,15 @@ func New(ctx context.Context, c cluster.Cluster, port uint16, shown Shown) (*Das
 	d.URL = "http://" + listener.Addr().String() + "/#token=" + token
 	s := &server{facts: d.facts, sources: d.states, shown: shown}
 	d.http = &http.Server{
-		Handler:           s.handler(token, hostsOf(listener.Addr().String())),
+		Handler:           s.handler(token, listener.Addr().String()),
 		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: patience, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
 	}
 	return d, nil
 }
 
-// hostsOf returns the hosts that requests to an address of the loopback may name.
-func hostsOf(address string) map[string]bool {
-	port := address[strings.LastIndexByte(address, ':'):]
-	return map[string]bool{address: true, "localhost" + port: true}
-}
-
+// states returns the states of the sources. Its caller holds the lock of the facts.
 func (d *Dashboard) states() []SourceStatus {
-	d.facts.mu.Lock()
-	defer d.facts.mu.Unlock()
 	states := make([]SourceStatus, 0, len(d.sources))
 	for _, s := range d.sources {
 		states = append(states, s.status)
@@ -140,9 +132,9 @@ func (d *Dashboard) notReady() map[gridview.Object]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
 	grids := map[gridview.Object]v1.Object{}
-	for _, name := range d.facts.gridNames() {
-		if status.AskForPods(*d.facts.gridState(name)) {
-			grids[name] = d.facts.gridObject(name)
+	for _, g := range d.facts.gridStates() {
+		if status.AskForPods(g) {
+			grids[g.Object()] = d.facts.gridObject(g.Object())
 		}
 	}
 	return grids

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -23,16 +22,16 @@ import (
 type facts struct {
 	mu sync.Mutex // guards the fields below
 
-	// objects has the objects, and groups has them by what is computed from them together.
-	objects map[key]client.Object
-	groups  map[key]map[string]client.Object
+	// objects are those of each resource.
+	objects map[string]map[types.NamespacedName]client.Object
 	// nodes are the labels of the nodes, the last diagnosis, which is nil before the first, and the nodes' groupings.
 	nodes gridview.Groupings
 	// pods are those of the sites of grids that are not ready.
 	pods map[gridview.Object]readPods
-	// summaries and states are results. One that is missing has to be computed again.
+	// summaries and states are results. A missing summary has to be computed again, and so have all states if they are
+	// nil.
 	summaries map[types.NamespacedName]*gridview.ServiceSummary
-	states    map[gridview.Object]*gridview.Grid
+	states    []gridview.Grid
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
 	// revision grows with every change that may affect an answer.
@@ -48,42 +47,22 @@ func (f *facts) update(change func() bool) {
 	}
 }
 
-// latest returns the newest revision.
-func (f *facts) latest() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.revision
-}
-
 // readPods are pods that are not ready. They are old if they could not be read again.
 type readPods struct {
 	pods []corev1.Pod
 	old  bool
 }
 
-// key names an object, or a group of objects: the EndpointSlices of a Service, or those of another resource in a
-// namespace.
-type key struct {
-	resource string
-	types.NamespacedName
-}
-
-func groupOf(resource string, o client.Object) key {
-	group := key{resource, types.NamespacedName{Namespace: o.GetNamespace()}}
-	if resource == endpointSlices {
-		group.Name = o.GetLabels()[discoveryv1.LabelServiceName]
-	}
-	return group
-}
-
 func newFacts() *facts {
-	return &facts{
-		objects: map[key]client.Object{}, groups: map[key]map[string]client.Object{},
+	f := &facts{
+		objects:   map[string]map[types.NamespacedName]client.Object{},
 		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
-		pods:      map[gridview.Object]readPods{},
-		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[gridview.Object]*gridview.Grid{},
-		known: map[string]bool{}, revision: 1,
+		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, known: map[string]bool{}, revision: 1,
 	}
+	for _, r := range resources() {
+		f.objects[r.name] = map[types.NamespacedName]client.Object{}
+	}
+	return f
 }
 
 // know notes whether a resource could be read. If that changes, results must be recomputed.
@@ -100,109 +79,79 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 func (f *facts) forgetAll() {
 	f.nodes = gridview.Groupings{Nodes: f.nodes.Nodes, Diagnosis: f.nodes.Diagnosis}
 	clear(f.summaries)
-	clear(f.states)
+	f.states = nil
 }
 
-// set takes an object of a resource, nil if it is gone, and reports whether that may affect results.
+// set takes an object of a resource, nil if it is gone, and reports whether that may affect results. It drops those
+// that depend on the object.
 func (f *facts) set(resource string, name types.NamespacedName, object client.Object) (changed bool) {
-	k := key{resource, name}
-	before := f.objects[k]
+	before := f.objects[resource][name]
 	if reflect.DeepEqual(before, object) {
 		return false
 	}
-	delete(f.objects, k)
-	if before != nil {
-		group := groupOf(resource, before)
-		f.forget(group, name)
-		if delete(f.groups[group], name.Name); len(f.groups[group]) == 0 {
-			delete(f.groups, group)
-		}
+	if f.objects[resource][name] = object; object == nil {
+		delete(f.objects[resource], name)
 	}
-	if object != nil {
-		group := groupOf(resource, object)
-		f.forget(group, name)
-		if f.groups[group] == nil {
-			f.groups[group] = map[string]client.Object{}
-		}
-		f.objects[k], f.groups[group][name.Name] = object, object
-	}
-	if resource == nodes {
+	switch resource {
+	case nodes:
 		if delete(f.nodes.Nodes, name.Name); object != nil {
 			f.nodes.Nodes[name.Name] = gridview.LabelsOf(object)
 		}
 		f.forgetAll()
+	case endpointSlices:
+		for _, o := range []client.Object{before, object} {
+			if o != nil {
+				delete(f.summaries, serviceOf(o))
+			}
+		}
+	default:
+		delete(f.summaries, name)
+		f.states = nil
 	}
 	return true
 }
 
-// forget drops the results that depend on an object of a group.
-func (f *facts) forget(group key, name types.NamespacedName) {
-	switch group.resource {
-	case services:
-		delete(f.summaries, name)
-	case endpointSlices:
-		delete(f.summaries, group.NamespacedName)
-	}
-	for _, kind := range v1.Kinds {
-		switch group.resource {
-		case kind.Plural:
-			delete(f.states, gridview.Object{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name})
-		case resourceOf(kind.Child):
-			maps.DeleteFunc(f.states, func(of gridview.Object, _ *gridview.Grid) bool {
-				return of.Kind == kind.Kind && of.Namespace == name.Namespace
-			})
-		}
-	}
-}
-
-// all returns the objects of a resource.
-func (f *facts) all(resource string) iter.Seq[client.Object] {
-	return func(yield func(client.Object) bool) {
-		for group, members := range f.groups {
-			for _, object := range members {
-				if group.resource == resource && !yield(object) {
-					return
-				}
-			}
-		}
-	}
+// serviceOf returns the name of the Service of an EndpointSlice.
+func serviceOf(slice client.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
 }
 
 // service returns a Service; nil if it does not exist.
 func (f *facts) service(name types.NamespacedName) *corev1.Service {
-	s, _ := f.objects[key{services, name}].(*corev1.Service)
+	s, _ := f.objects[services][name].(*corev1.Service)
 	return s
 }
 
-// slicesOf returns the EndpointSlices of a Service.
-func (f *facts) slicesOf(name types.NamespacedName) []discoveryv1.EndpointSlice {
-	group := f.groups[key{endpointSlices, name}]
-	all := make([]discoveryv1.EndpointSlice, 0, len(group))
-	for _, object := range group {
+// endpointSlices returns the EndpointSlices of each Service.
+func (f *facts) endpointSlices() map[types.NamespacedName][]discoveryv1.EndpointSlice {
+	all := map[types.NamespacedName][]discoveryv1.EndpointSlice{}
+	for _, object := range f.objects[endpointSlices] {
 		if s, ok := object.(*discoveryv1.EndpointSlice); ok {
-			all = append(all, *s)
+			all[serviceOf(s)] = append(all[serviceOf(s)], *s)
 		}
 	}
 	return all
 }
 
-// serviceSummaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if
-// nodes or EndpointSlices are not known, because both are needed.
+// serviceSummaries returns the summaries of all Services with endpoints in the cluster, the worst first. It returns
+// none if nodes or EndpointSlices are not known, because both are needed.
 func (f *facts) serviceSummaries() []gridview.ServiceSummary {
-	if !f.known[nodes] || !f.known[endpointSlices] {
-		return nil
-	}
 	summaries := []gridview.ServiceSummary{}
-	for object := range f.all(services) {
-		name := client.ObjectKeyFromObject(object)
-		if f.service(name).Spec.Type == corev1.ServiceTypeExternalName {
+	if !f.known[nodes] || !f.known[endpointSlices] {
+		return summaries
+	}
+	endpoints := f.endpointSlices()
+	for name := range f.objects[services] {
+		s := f.service(name)
+		if s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
 		}
 		if f.summaries[name] == nil {
-			f.summaries[name] = new(f.viewOf(name).Summary())
+			f.summaries[name] = new(f.nodes.View(s, endpoints[name]).Summary())
 		}
 		summaries = append(summaries, *f.summaries[name])
 	}
+	slices.SortFunc(summaries, gridview.CompareServices)
 	return summaries
 }
 
@@ -213,30 +162,7 @@ func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
 	if s == nil || !f.known[nodes] || !f.known[endpointSlices] {
 		return nil
 	}
-	return f.nodes.View(s, f.slicesOf(name))
-}
-
-// gridNames returns the names of all grids, in the order of kubectl grid status.
-func (f *facts) gridNames() []gridview.Object {
-	var names []gridview.Object
-	for _, kind := range v1.Kinds {
-		for object := range f.all(kind.Plural) {
-			names = append(names, gridview.Object{Kind: kind.Kind, Namespace: object.GetNamespace(),
-				Name: object.GetName()})
-		}
-	}
-	slices.SortFunc(names, status.CompareNames)
-	return names
-}
-
-// gridStates returns the states of all grids, in the order of kubectl grid status.
-func (f *facts) gridStates() []gridview.Grid {
-	names := f.gridNames()
-	states := make([]gridview.Grid, 0, len(names))
-	for _, name := range names {
-		states = append(states, *f.gridState(name))
-	}
-	return states
+	return f.nodes.View(s, f.endpointSlices()[name])
 }
 
 func kindOf(name gridview.Object) v1.GridKind {
@@ -246,30 +172,51 @@ func kindOf(name gridview.Object) v1.GridKind {
 // gridObject returns a grid; nil if it does not exist.
 func (f *facts) gridObject(name gridview.Object) v1.Object {
 	in := types.NamespacedName{Namespace: name.Namespace, Name: name.Name}
-	grid, _ := f.objects[key{kindOf(name).Plural, in}].(v1.Object)
+	grid, _ := f.objects[kindOf(name).Plural][in].(v1.Object)
 	return grid
 }
 
-// gridState returns the state of a grid that exists.
-func (f *facts) gridState(name gridview.Object) *gridview.Grid {
-	if f.states[name] != nil {
-		return f.states[name]
+// gridStates returns the states of all grids, in the order of kubectl grid status.
+func (f *facts) gridStates() []gridview.Grid {
+	if f.states != nil {
+		return f.states
 	}
-	kind, surroundings := kindOf(name), gridview.Surroundings{Pods: f.pods[name].pods, PodsOld: f.pods[name].old}
-	if f.known[nodes] {
-		surroundings.Nodes = f.nodes.Nodes
-	}
-	if children := resourceOf(kind.Child); f.known[children] {
-		surroundings.Children = map[string]metav1.Object{}
-		for child, object := range f.groups[key{children, types.NamespacedName{Namespace: name.Namespace}}] {
-			// Of Services, those with the label are the children of grids.
-			if _, ours := object.GetLabels()[v1.LabelGridSelector]; ours || children != services {
-				surroundings.Children[child] = object
+	for _, kind := range v1.Kinds {
+		children := f.childrenOf(kind)
+		for _, object := range f.objects[kind.Plural] {
+			grid, ok := object.(v1.Object)
+			if !ok {
+				continue
 			}
+			pods := f.pods[gridview.Object{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName()}]
+			s := gridview.Surroundings{Pods: pods.pods, PodsOld: pods.old, Children: children[grid.GetNamespace()]}
+			if f.known[nodes] {
+				s.Nodes = f.nodes.Nodes
+			}
+			f.states = append(f.states, gridview.Of(kind, grid, s))
 		}
 	}
-	f.states[name] = new(gridview.Of(kind, f.gridObject(name), surroundings))
-	return f.states[name]
+	slices.SortFunc(f.states, func(a, b gridview.Grid) int { return status.CompareNames(a.Object(), b.Object()) })
+	return f.states
+}
+
+// childrenOf returns the children of the grids of a kind, by namespace and name; nil if they are not known.
+func (f *facts) childrenOf(kind v1.GridKind) map[string]map[string]metav1.Object {
+	resource, children := resourceOf(kind.Child), map[string]map[string]metav1.Object{}
+	if !f.known[resource] {
+		return nil
+	}
+	for name := range f.objects[kind.Plural] {
+		children[name.Namespace] = map[string]metav1.Object{}
+	}
+	for name, child := range f.objects[resource] {
+		// Of Services, those with the label are the children of grids.
+		_, ours := child.GetLabels()[v1.LabelGridSelector]
+		if in := children[name.Namespace]; in != nil && (ours || resource != services) {
+			in[name.Name] = child
+		}
+	}
+	return children
 }
 
 // setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
@@ -282,24 +229,17 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	return true
 }
 
-// setPods sets the pods of the sites of grids that are not ready, and reports whether they may change the state of one.
-// Where they could not be read, the last ones stay.
-func (f *facts) setPods(pods map[gridview.Object]readPods) (changed bool) {
-	of := slices.Collect(maps.Keys(f.pods)) // those of grids that have become ready are outdated
-	for _, name := range slices.AppendSeq(of, maps.Keys(pods)) {
-		before, now := f.pods[name], pods[name]
+// setPods sets the pods of the sites of grids that are not ready, and reports whether they have changed. Where they
+// could not be read, the last ones stay.
+func (f *facts) setPods(pods map[gridview.Object]readPods) bool {
+	for name, now := range pods {
 		if now.old {
-			now.pods = before.pods
-			pods[name] = now
+			pods[name] = readPods{f.pods[name].pods, true}
 		}
-		if f.gridObject(name) == nil || reflect.DeepEqual(before, now) {
-			continue
-		}
-		state := f.gridState(name)
-		delete(f.states, name)
-		f.pods[name] = now
-		changed = changed || !reflect.DeepEqual(state, f.gridState(name))
 	}
-	f.pods = pods
-	return changed
+	if maps.EqualFunc(f.pods, pods, func(a, b readPods) bool { return reflect.DeepEqual(a, b) }) {
+		return false
+	}
+	f.pods, f.states = pods, nil
+	return true
 }

@@ -3,7 +3,7 @@ package dashboard
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +109,7 @@ func TestTrimmed(t *testing.T) {
 	service.Labels[v1.LabelServiceProxyName] = "other"
 	f := read(t, node("n1", "east"), service, slice("db", "db-1", "n1"))
 	db := inShop("db")
-	kept, err := json.Marshal([]any{f.service(db), f.slicesOf(db)})
+	kept, err := json.Marshal([]any{f.service(db), f.endpointSlices()[db]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestOnlyChangesCount(t *testing.T) {
 	f.set(endpointSlices, inShop("db-1"), nil)
 	f.set(services, inShop("db"), nil)
 	f.set(nodes, types.NamespacedName{Name: "n2"}, nil)
-	if left := len(slices.Collect(f.all(services))); state("db") != "" || left != 1 || len(f.overview("zone").Matrix.Sites) != 1 {
+	if left := len(f.objects[services]); state("db") != "" || left != 1 || len(f.overview("zone").Matrix.Sites) != 1 {
 		t.Errorf("%d Services, %+v", left, f.overview("zone").Matrix)
 	}
 }
@@ -216,7 +216,7 @@ func TestChildren(t *testing.T) {
 	if !set(child(1, theirs)) || set(child(2, theirs)) || !set(child(3, `{"f:spec":{"f:replicas":{}}}`)) || !set(child(4, `{}`)) || set(child(5, `{}`)) {
 		t.Error("a change of the status is a change, or another is not")
 	}
-	kept := f.objects[key{"deployments", inShop("echo-east")}]
+	kept := f.objects["deployments"][inShop("echo-east")]
 	if v1.SiteOf(kept, "echo") != "east" || len(kept.GetManagedFields()) != 0 {
 		t.Errorf("got %+v", kept)
 	}
@@ -265,9 +265,9 @@ func TestOldPods(t *testing.T) {
 			"1 of 2 pods not ready; when pods could last be read, pod p: it is pending"},
 		{map[gridview.Object]readPods{}, "1 of 2 pods not ready"},
 	} {
-		before := f.gridState(name).Sites[0].Problem
-		if changed := f.setPods(step.pods); f.gridState(name).Sites[0].Problem != step.want || changed != (before != step.want) {
-			t.Errorf("got %s, changed %t; want %s", f.gridState(name).Sites[0].Problem, changed, step.want)
+		changed := f.setPods(step.pods)
+		if got := f.gridStates()[0].Sites[0].Problem; got != step.want || !changed || f.setPods(maps.Clone(step.pods)) {
+			t.Errorf("got %s, changed %t; want %s", got, changed, step.want)
 		}
 	}
 }

@@ -12,7 +12,11 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-func withHeaders(next http.Handler) http.Handler {
+// readOnly refuses requests that are not plain reads, and those that name another host than the address on which the
+// server listens, or localhost. That stops DNS rebinding: a page whose name resolves to the loopback is of the same
+// origin for the browser, but its requests name the page's host.
+func readOnly(address string, next http.Handler) http.Handler {
+	port := address[strings.LastIndexByte(address, ':'):]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -21,32 +25,17 @@ func withHeaders(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
-}
-
-// withHost refuses requests that name another host than these. That stops DNS rebinding: a page whose name resolves to
-// the loopback is of the same origin for the browser, but its requests name the page's host.
-func withHost(hosts map[string]bool, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hosts[strings.ToLower(r.Host)] {
+		host := strings.ToLower(r.Host)
+		switch {
+		case host != address && host != "localhost"+port:
 			fail(w, http.StatusMisdirectedRequest,
 				"the request names another host than the one that kubectl grid dashboard has printed")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// withReads refuses requests that are not plain reads.
-func withReads(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
 			fail(w, http.StatusMethodNotAllowed, "the dashboard is only read: GET and HEAD")
-			return
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 

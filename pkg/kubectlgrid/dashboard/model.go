@@ -56,10 +56,9 @@ type Revision struct {
 
 // GridSummary is a grid in short.
 type GridSummary struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Key       string `json:"gridUniqKey"`
+	gridview.Object `json:",inline"`
+
+	Key string `json:"gridUniqKey"`
 	// Healthy is also set while a rollout continues by itself, if every site is Ready.
 	Healthy bool `json:"healthy"`
 	// State is Ready, or the worst state found of the grid; a rollout that continues or waits is Changing.
@@ -69,6 +68,8 @@ type GridSummary struct {
 	// Phases counts the sites by their phase.
 	Phases  map[v1.SitePhase]int `json:"phases,omitempty"`
 	Rollout *Rollout             `json:"rollout,omitempty"`
+
+	grid gridview.Grid
 }
 
 // Rollout is the progress of a rollout, as kubectl grid rollout status prints it.
@@ -125,10 +126,9 @@ type SiteDetail struct {
 
 // SiteWorkload is a site of a grid.
 type SiteWorkload struct {
-	Kind      string        `json:"kind"`
-	Namespace string        `json:"namespace"`
-	Name      string        `json:"name"`
-	Site      gridview.Site `json:"site"`
+	gridview.Object `json:",inline"`
+
+	Site gridview.Site `json:"site"`
 }
 
 // SiteService is the verdict of a site's nodes on a Service.
@@ -151,32 +151,26 @@ type CellDetail struct {
 	Command  string             `json:"command"`
 }
 
-// The methods below make the answers. They are functions of the facts, whose lock they take.
+// The methods below make the answers. They are functions of the facts.
 
 // overview makes the Overview, except for its cluster and namespace.
 func (f *facts) overview(key string) Overview {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Revision: f.revision, Services: f.serviceSummaries(),
 		Grids: []GridSummary{}}
-	if o.Services == nil {
-		o.Services = []gridview.ServiceSummary{} // [], not null, in JSON; Sources say that they are not known
-	}
-	slices.SortFunc(o.Services, gridview.CompareServices)
-	grids := f.gridStates()
-	o.Keys = gridview.Keys(f.nodes.Nodes, grids, o.Services)
+	o.Keys = gridview.Keys(f.nodes.Nodes, f.gridStates(), o.Services)
 	if key == "" && len(o.Keys) > 0 {
 		key = o.Keys[0].Key
 	}
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
-	for i := range grids {
-		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
+	for _, g := range f.gridStates() {
+		o.Grids = append(o.Grids, f.summaryOf(g))
 	}
 	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return cmp.Compare(b.State, a.State) })
-	for i, g := range o.Grids {
-		grids[i] = *f.gridState(gridview.Object{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
+	var grids []gridview.Grid
+	for _, g := range o.Grids {
+		grids = append(grids, g.grid)
 	}
 	o.Matrix = gridview.MatrixOf(key, &f.nodes, grids, o.Services)
 	o.Diagnosed = f.nodes.Diagnosis != nil
@@ -193,7 +187,7 @@ func (f *facts) saidBySource(found gridview.Finding) bool {
 }
 
 // stateOf returns the state of a grid.
-func stateOf(g *gridview.Grid, r *Rollout) gridview.Cell {
+func stateOf(g gridview.Grid, r *Rollout) gridview.Cell {
 	if g.Healthy {
 		return gridview.CellReady
 	}
@@ -208,10 +202,10 @@ func stateOf(g *gridview.Grid, r *Rollout) gridview.Cell {
 	return worst
 }
 
-func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
+func (f *facts) summaryOf(g gridview.Grid) GridSummary {
 	s := GridSummary{
-		Kind: g.Kind, Namespace: g.Namespace, Name: g.Name, Key: g.Key, Healthy: g.Healthy, Problem: g.Problem,
-		Sites: int(g.SiteCount), Phases: map[v1.SitePhase]int{},
+		Object: g.Object(), Key: g.Key, Healthy: g.Healthy, Problem: g.Problem, Sites: int(g.SiteCount),
+		Phases: map[v1.SitePhase]int{}, Rollout: f.rolloutOf(g.Object()), grid: g,
 	}
 	for i := range g.Sites {
 		s.Phases[g.Sites[i].Phase]++
@@ -222,7 +216,6 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	if g.UnlistedReady > 0 {
 		s.Phases[v1.SiteReady] += int(g.UnlistedReady)
 	}
-	s.Rollout = f.rolloutOf(g.Object())
 	s.State = stateOf(g, s.Rollout)
 	if r := s.Rollout; r != nil && (r.Phase == v1.RolloutProgressing || r.Phase == v1.RolloutSoaking) && !r.Failed {
 		s.Healthy = s.Healthy || g.RollsOut
@@ -252,20 +245,18 @@ func (f *facts) rolloutOf(name gridview.Object) *Rollout {
 
 // grid returns one grid; nil if it does not exist.
 func (f *facts) grid(name gridview.Object) *GridDetail {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.gridObject(name) == nil {
+	grids := f.gridStates()
+	i := slices.IndexFunc(grids, func(g gridview.Grid) bool { return g.Object() == name })
+	if i < 0 {
 		return nil
 	}
-	state, r := f.gridState(name), f.rolloutOf(name)
-	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r,
+	r := f.rolloutOf(name)
+	return &GridDetail{output.TypeMeta(KindGrid), grids[i], stateOf(grids[i], r), r,
 		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
 
 // serviceDetail returns one Service; nil if it does not exist, or if its view is not known.
 func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDetail {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	view := f.viewOf(name)
 	if view == nil {
 		return nil
@@ -282,16 +273,11 @@ func viewCommand(name types.NamespacedName) string {
 
 // cell returns the verdict of a site's nodes on a Service; nil if they have none.
 func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	view, services := f.viewOf(name), f.serviceSummaries()
-	i := slices.IndexFunc(services, func(s gridview.ServiceSummary) bool {
-		return s.Namespace == name.Namespace && s.Name == name.Name
-	})
-	if view == nil || i < 0 {
+	view := f.viewOf(name)
+	if view == nil || view.ExternalName != "" {
 		return nil
 	}
-	matrix := gridview.MatrixOf(key, &f.nodes, nil, services[i:i+1])
+	matrix := gridview.MatrixOf(key, &f.nodes, nil, []gridview.ServiceSummary{view.Summary()})
 	row := slices.IndexFunc(matrix.Sites, func(s gridview.MatrixSite) bool { return s.Name == site })
 	if row < 0 {
 		return nil
@@ -316,7 +302,7 @@ func (f *facts) preview(key string, name types.NamespacedName) *gridview.Preview
 		return nil
 	}
 	previewer.AddService(f.service(name))
-	for _, slice := range f.slicesOf(name) {
+	for _, slice := range f.endpointSlices()[name] {
 		previewer.AddSlice(&slice)
 	}
 	for _, service := range previewer.Preview().Services {
@@ -327,10 +313,7 @@ func (f *facts) preview(key string, name types.NamespacedName) *gridview.Preview
 
 // site returns everything about one site; nil if it does not exist.
 func (f *facts) site(key, name string) *SiteDetail {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	summaries, grids := f.serviceSummaries(), f.gridStates()
-	slices.SortFunc(summaries, gridview.CompareServices)
 	sites := gridview.MatrixOf(key, &f.nodes, grids, summaries).Sites
 	i := slices.IndexFunc(sites, func(u gridview.MatrixSite) bool { return u.Name == name })
 	if i < 0 {
@@ -349,17 +332,16 @@ func (f *facts) site(key, name string) *SiteDetail {
 	for _, g := range grids {
 		for _, u := range g.Sites {
 			if g.Key == key && u.Name == name {
-				d.Workloads = append(d.Workloads, SiteWorkload{g.Kind, g.Namespace, g.Name, u})
+				d.Workloads = append(d.Workloads, SiteWorkload{g.Object(), u})
 			}
 		}
 	}
 	slices.SortStableFunc(d.Workloads, func(a, b SiteWorkload) int {
 		return cmp.Compare(b.Site.Cell(), a.Site.Cell())
 	})
-	for j := range summaries {
-		if summaries[j].TopologyKeys.Governed() && slices.Contains(summaries[j].TopologyKeys, key) {
-			d.Services = append(d.Services,
-				SiteService{summaries[j].Namespace, summaries[j].Name, sites[i].Services[j].Word()})
+	for j, s := range summaries {
+		if slices.Contains(s.TopologyKeys, key) {
+			d.Services = append(d.Services, SiteService{s.Namespace, s.Name, sites[i].Services[j].Word()})
 		}
 	}
 	slices.SortStableFunc(d.Services, func(a, b SiteService) int {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"embed"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"path"
 	"strconv"
@@ -43,24 +44,22 @@ type Shown struct {
 	Key string
 }
 
-// handler answers everything. hosts are the values of the header Host that a request may have.
-func (s *server) handler(token string, hosts map[string]bool) http.Handler {
+// handler answers everything. address is that on which it listens.
+func (s *server) handler(token, address string) http.Handler {
 	api := http.NewServeMux()
 	api.HandleFunc("/api/overview", s.whenRead(s.overview))
 	api.HandleFunc("/api/grids/{kind}/{namespace}/{name}", s.whenRead(s.grid))
 	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
 	api.HandleFunc("/api/sites/{site}", s.whenRead(s.site))
 	api.HandleFunc("/api/cells/{site}/{namespace}/{name}", s.whenRead(s.cell))
-	api.HandleFunc("/api/revision", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, Revision{s.facts.latest()})
-	})
+	api.HandleFunc("/api/revision", s.whenRead(s.revision))
 	api.HandleFunc("/", notFound)
 	mux := http.NewServeMux()
 	mux.Handle("/api/", withToken(token, api))
 	mux.HandleFunc("/{$}", page)
 	mux.HandleFunc("/{file}", page)
 	mux.HandleFunc("/", notFound)
-	return withHeaders(withHost(hosts, withReads(mux)))
+	return readOnly(address, mux)
 }
 
 // page answers with a file of the page, which has no data of the cluster.
@@ -80,25 +79,38 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusNotFound, "there is nothing at this path; the API is described in docs/operate.md")
 }
 
-// whenRead answers 503 until every resource was read, or is known to be unreadable: otherwise a part of the cluster
-// would seem to be missing.
-func (s *server) whenRead(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+// whenRead writes the answer of one of the methods below, or 404 for an error. It answers 503 until every resource was
+// read, or is known to be unreadable: otherwise a part of the cluster would seem to be missing.
+func (s *server) whenRead(answer func(*http.Request) (any, error)) http.HandlerFunc {
+	locked := func(r *http.Request) (code int, object any) {
+		s.facts.mu.Lock()
+		defer s.facts.mu.Unlock()
 		for _, source := range s.sources() {
 			if source.State == SourceReading {
-				w.Header().Set("Retry-After", "1")
-				fail(w, http.StatusServiceUnavailable, "the cluster is being read: "+source.Resource)
-				return
+				return failure(http.StatusServiceUnavailable, "the cluster is being read: "+source.Resource)
 			}
 		}
-		next(w, r)
+		object, err := answer(r)
+		if err != nil {
+			return failure(http.StatusNotFound, err.Error())
+		}
+		return http.StatusOK, object
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		code, object := locked(r)
+		if code == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
+		write(w, code, object)
 	}
 }
 
-func (s *server) overview(w http.ResponseWriter, r *http.Request) {
+func (s *server) revision(*http.Request) (any, error) { return Revision{s.facts.revision}, nil }
+
+func (s *server) overview(r *http.Request) (any, error) {
 	o := s.facts.overview(s.key(r))
 	o.Cluster, o.Namespace, o.Sources = s.shown.Cluster, s.shown.Namespace, s.sources()
-	answer(w, o)
+	return o, nil
 }
 
 // key returns the requested label key; empty for the one that is used most.
@@ -106,16 +118,14 @@ func (s *server) key(r *http.Request) string {
 	return cmp.Or(r.URL.Query().Get("key"), s.shown.Key)
 }
 
-func (s *server) grid(w http.ResponseWriter, r *http.Request) {
+func (s *server) grid(r *http.Request) (any, error) {
 	kind, err := cluster.ParseKind(r.PathValue("kind"))
 	if err != nil {
-		fail(w, http.StatusNotFound, err.Error())
-		return
+		return nil, err
 	}
-	found(w, s.facts.grid(gridview.Object{
+	return found(s.facts.grid(gridview.Object{
 		Kind: kind.Kind, Namespace: r.PathValue("namespace"), Name: r.PathValue("name"),
-	}),
-		"this "+kind.Kind+" does not exist")
+	}), "this "+kind.Kind+" does not exist")
 }
 
 const noService = "this Service does not exist, or nodes, Services or EndpointSlices cannot be read"
@@ -124,17 +134,17 @@ func serviceName(r *http.Request) types.NamespacedName {
 	return types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 }
 
-func (s *server) service(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.serviceDetail(serviceName(r), s.chosenKey(r)), noService)
+func (s *server) service(r *http.Request) (any, error) {
+	return found(s.facts.serviceDetail(serviceName(r), s.chosenKey(r)), noService)
 }
 
-func (s *server) cell(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.cell(s.chosenKey(r), r.PathValue("site"), serviceName(r)),
+func (s *server) cell(r *http.Request) (any, error) {
+	return found(s.facts.cell(s.chosenKey(r), r.PathValue("site"), serviceName(r)),
 		"this site does not exist, or "+noService)
 }
 
-func (s *server) site(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.site(s.chosenKey(r), r.PathValue("site")), "this site does not exist")
+func (s *server) site(r *http.Request) (any, error) {
+	return found(s.facts.site(s.chosenKey(r), r.PathValue("site")), "this site does not exist")
 }
 
 // chosenKey returns the requested key, or that of the map.
@@ -145,23 +155,25 @@ func (s *server) chosenKey(r *http.Request) string {
 	return s.facts.overview("").Matrix.Key
 }
 
-func found[T any](w http.ResponseWriter, object *T, otherwise string) {
+func found[T any](object *T, otherwise string) (any, error) {
 	if object == nil {
-		fail(w, http.StatusNotFound, otherwise)
-		return
+		return nil, errors.New(otherwise)
 	}
-	answer(w, object)
+	return object, nil
 }
 
-func answer(w http.ResponseWriter, object any) { write(w, http.StatusOK, object) }
-
-// fail answers with a Status, as an API server does.
-func fail(w http.ResponseWriter, code int, message string) {
-	write(w, code, metav1.Status{
+// failure returns a Status, with which an API server answers, too.
+func failure(code int, message string) (int, any) {
+	return code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 		Status:   metav1.StatusFailure, Message: message,
 		Code: int32(code), //nolint:gosec // it has three digits
-	})
+	}
+}
+
+func fail(w http.ResponseWriter, code int, message string) {
+	code, status := failure(code, message)
+	write(w, code, status)
 }
 
 func write(w http.ResponseWriter, code int, object any) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -173,8 +172,8 @@ func (s *source) Replace(objects []any, _ string) error {
 		}
 	}
 	s.facts.update(func() (changed bool) {
-		for _, before := range slices.Collect(s.facts.all(s.name)) {
-			if name := client.ObjectKeyFromObject(before); listed[name] == nil {
+		for name := range s.facts.objects[s.name] {
+			if listed[name] == nil {
 				changed = s.facts.set(s.name, name, nil) || changed
 			}
 		}

@@ -25,8 +25,7 @@ const (
 
 // resource describes a followed resource.
 type resource struct {
-	name       string
-	namespaced bool
+	name string
 	// selector selects objects by their labels; empty for all.
 	selector string
 	newList  func() client.ObjectList
@@ -36,15 +35,13 @@ type resource struct {
 func resources() []resource {
 	all := []resource{
 		{name: nodes, newList: func() client.ObjectList { return cluster.NodeList() }},
-		{name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} }},
-		{name: endpointSlices, namespaced: true,
-			newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }},
+		{name: services, newList: func() client.ObjectList { return &corev1.ServiceList{} }},
+		{name: endpointSlices, newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }},
 	}
 	for _, kind := range v1.Kinds {
-		all = append(all, resource{name: kind.Plural, namespaced: true,
-			newList: func() client.ObjectList { return kind.NewList() }})
+		all = append(all, resource{name: kind.Plural, newList: func() client.ObjectList { return kind.NewList() }})
 		if kind.Kind != v1.ServiceGridKind.Kind { // whose Services are among the Services
-			all = append(all, resource{name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
+			all = append(all, resource{name: resourceOf(kind.Child), selector: v1.LabelGridSelector,
 				newList: func() client.ObjectList { return pages.Metadata(kind.Child) }})
 		}
 	}
@@ -54,18 +51,27 @@ func resources() []resource {
 // resourceOf returns the name of the resource of a kind of children.
 func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(child.Kind) + "s" }
 
-// trim drops the parts of a received object that no result depends on.
+// trim drops the parts of a received object that are large, or that change without a change of a result.
 func trim(object any) {
 	switch o := object.(type) {
 	case *corev1.Service:
-		trimService(o)
+		annotations := o.Annotations
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		trimMeta(&o.ObjectMeta)
+		o.Annotations, o.Status = annotations, corev1.ServiceStatus{}
 	case *discoveryv1.EndpointSlice:
-		trimSlice(o)
-	case *metav1.PartialObjectMetadata:
-		if o.Namespace == "" {
-			o.ObjectMeta = metav1.ObjectMeta{Name: o.Name, Labels: o.Labels} // a node
-		} else {
-			trimChild(o)
+		trimMeta(&o.ObjectMeta)
+		trimEndpoints(o)
+	case *metav1.PartialObjectMetadata: // a node, or a child, of which the fields that others own matter
+		fields := o.ManagedFields
+		if trimMeta(&o.ObjectMeta); v1.ForeignFields(fields) == "" {
+			return
+		}
+		for _, entry := range fields {
+			if entry.Subresource == "" { // those of the status change all the time, and do not matter here
+				entry.Time = nil
+				o.ManagedFields = append(o.ManagedFields, entry)
+			}
 		}
 	case v1.Object:
 		o.SetManagedFields(nil)
@@ -73,42 +79,14 @@ func trim(object any) {
 	}
 }
 
-func trimService(s *corev1.Service) {
-	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, OwnerReferences: s.OwnerReferences}
-	for _, key := range []string{v1.AnnotationTopologyKeys, v1.AnnotationOpenYurtTopologyKeys} {
-		if value, ok := s.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&meta, key, value)
-		}
-	}
-	for _, key := range []string{v1.LabelGridSelector, v1.LabelServiceProxyName} {
-		if value, ok := s.Labels[key]; ok {
-			metav1.SetMetaDataLabel(&meta, key, value)
-		}
-	}
-	s.ObjectMeta = meta
-	ports := make([]corev1.ServicePort, 0, len(s.Spec.Ports))
-	for _, p := range s.Spec.Ports {
-		ports = append(ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol})
-	}
-	headless := ""
-	if s.Spec.ClusterIP == corev1.ClusterIPNone {
-		headless = s.Spec.ClusterIP
-	}
-	s.Spec = corev1.ServiceSpec{
-		Type: s.Spec.Type, ExternalName: s.Spec.ExternalName, ClusterIP: headless,
-		IPFamilies: s.Spec.IPFamilies, Ports: ports,
-		InternalTrafficPolicy: s.Spec.InternalTrafficPolicy, ExternalTrafficPolicy: s.Spec.ExternalTrafficPolicy,
-	}
-	s.Status = corev1.ServiceStatus{}
+func trimMeta(meta *metav1.ObjectMeta) {
+	*meta = metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, Labels: meta.Labels,
+		OwnerReferences: meta.OwnerReferences}
 }
 
-// trimSlice keeps only the fields that determine who sees an endpoint. A large cluster has hundreds of thousands of
+// trimEndpoints keeps only the fields that determine who sees an endpoint. A large cluster has hundreds of thousands of
 // endpoints.
-func trimSlice(s *discoveryv1.EndpointSlice) {
-	s.ObjectMeta = metav1.ObjectMeta{
-		Namespace: s.Namespace, Name: s.Name,
-		Labels: map[string]string{discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName]},
-	}
+func trimEndpoints(s *discoveryv1.EndpointSlice) {
 	s.Endpoints = slices.Clip(s.Endpoints)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -121,23 +99,4 @@ func trimSlice(s *discoveryv1.EndpointSlice) {
 		}
 		*e = kept
 	}
-}
-
-// trimChild keeps the owner of a child, its site, and which of its fields others own.
-func trimChild(child *metav1.PartialObjectMetadata) {
-	meta := metav1.ObjectMeta{
-		Namespace: child.Namespace, Name: child.Name, OwnerReferences: child.OwnerReferences,
-	}
-	if value, ok := child.Labels[v1.LabelGridSite]; ok {
-		meta.Labels = map[string]string{v1.LabelGridSite: value}
-	}
-	if v1.ForeignFields(child.ManagedFields) != "" {
-		for _, entry := range child.ManagedFields {
-			if entry.Subresource == "" { // those of the status change all the time, and do not matter here
-				entry.Time = nil
-				meta.ManagedFields = append(meta.ManagedFields, entry)
-			}
-		}
-	}
-	child.ObjectMeta = meta
 }

@@ -83,7 +83,7 @@ func (s *source) run(ctx context.Context) {
 func (s *source) options(raw *metav1.ListOptions) *client.ListOptions {
 	raw.LabelSelector = s.selector
 	options := &client.ListOptions{Raw: raw, Limit: raw.Limit, Continue: raw.Continue}
-	if s.namespaced {
+	if s.name != nodes {
 		options.Namespace = s.namespace
 	}
 	return options

@@ -2,7 +2,9 @@ package gridview
 
 import (
 	"cmp"
+	"path"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,17 +32,10 @@ type Object struct {
 
 // String returns the object's name for a table.
 func (o Object) String() string {
-	name := o.Name
-	if o.Namespace != "" && name != "" {
-		name = o.Namespace + "/" + name
-	}
-	switch {
-	case name == "" && o.Namespace != "":
+	if o.Name == "" && o.Namespace != "" {
 		return o.Kind + " in " + o.Namespace
-	case name == "":
-		return o.Kind
 	}
-	return o.Kind + " " + name
+	return strings.TrimSuffix(o.Kind+" "+path.Join(o.Namespace, o.Name), " ")
 }
 
 // Finding is one answer about a cluster.

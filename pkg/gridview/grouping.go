@@ -55,20 +55,6 @@ type Grouping struct {
 	sites, half map[string]bool
 }
 
-// unseen returns the Grouping for Services in which kube-proxy has no part. How a node's kube-proxy is set up does not
-// matter then, and the reason is why nothing else is known.
-func (g *Grouping) unseen(reason string) *Grouping {
-	of := *g
-	of.keeping, of.half = map[string]Keeping{}, nil
-	for node := range g.keeping {
-		of.keeping[node] = Keeping{Unknown: reason}
-		if g.diagnosis.silent(node) {
-			of.keeping[node] = Keeping{Unknown: unreachable}
-		}
-	}
-	return &of
-}
-
 // nodeGroup is a group of nodes that see the same endpoints.
 type nodeGroup struct {
 	name   string

@@ -100,15 +100,34 @@ func (g *Grouping) edge(node string) bool {
 	return edge || len(g.keeping) == 0
 }
 
-// join returns the verdict on a Service of a node that reaches this.
-func (g *Grouping) join(node string, reach Cell) Cell {
-	k, edge := g.keeping[node]
+// keepingOf returns whether a node keeps the Service, and reports false if it is not an edge node. How its kube-proxy
+// is set up does not matter for a Service in which kube-proxy has no part.
+func (t *Tally) keepingOf(node string) (k Keeping, edge bool) {
+	k, edge = t.keeping[node]
+	switch proxy := ServiceProxy(t.service); {
+	case !edge, t.ByKubeProxy():
+		return k, edge
+	case t.diagnosis.silent(node):
+		return Keeping{Unknown: unreachable}, true
+	case proxy != "":
+		return Keeping{Unknown: "whether service proxy " + proxy + " asks a wrapper"}, true
+	}
+	return Keeping{Unknown: "whether the CoreDNS that answers asks a wrapper"}, true
+}
+
+// halfIn reports whether a node that is not an edge node is in a site of edge nodes, where it would have to keep the
+// Service.
+func (t *Tally) halfIn(node string) bool { return t.half[node] && t.ByKubeProxy() }
+
+// join returns the verdict on the Service of a node that reaches this.
+func (t *Tally) join(node string, reach Cell) Cell {
+	k, edge := t.keepingOf(node)
 	switch {
-	case reach == CellNone && g.edge(node) && SiteKey(g.keys) == "":
+	case reach == CellNone && t.edge(node) && SiteKey(t.keys) == "":
 		return CellNoneOfNode
-	case reach == CellNone && g.edge(node):
+	case reach == CellNone && t.edge(node):
 		return CellNone
-	case edge && k.Fails != "" || !edge && g.half[node]:
+	case k.Fails != "" || t.halfIn(node):
 		return CellLeaves
 	case !edge:
 		return CellOpen
@@ -132,23 +151,23 @@ type Verdict struct {
 	Open   int      `json:"open,omitempty"`
 }
 
-func (g *Grouping) verdict(reached map[string]Cell) Verdict {
+func (t *Tally) verdict(cells map[string]Cell) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
-	for name, labels := range g.nodes {
-		k, edge := g.keeping[name]
+	for name, labels := range t.nodes {
+		k, edge := t.keepingOf(name)
 		switch {
-		case !edge && g.half[name]:
+		case t.halfIn(name):
 			v.Fails = append(v.Fails, name)
 			continue
 		case !edge:
 			v.Open++
 			continue
-		case !inGroup(labels, g.keys):
+		case !inGroup(labels, t.keys):
 			v.NoSite = append(v.NoSite, name)
 			continue
 		}
 		v.Edge++
-		switch cell := g.join(name, reached[name]); {
+		switch cell := cells[name]; {
 		case cell == CellNone || cell == CellNoneOfNode || cell == CellLeaves:
 			v.Fails = append(v.Fails, name)
 		case k.Unknown != "":
@@ -256,9 +275,9 @@ func (v *View) judge() []Finding {
 		}
 		return found
 	}
+	severity, what := Failure, "have no ready endpoint"
 	action := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
 		setKeys(t.service, append(slices.Clone(v.TopologyKeys), topology.Any))
-	what := "have no ready endpoint"
 	if t.local {
 		action = "run a pod of it on each node, as a DaemonSetGrid does"
 		if !elsewhere {
@@ -266,7 +285,6 @@ func (v *View) judge() []Finding {
 		}
 		what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 	}
-	severity := Failure
 	if SiteKey(v.TopologyKeys) == "" {
 		severity = Warning // every site has an endpoint, but a node lacks its own
 	}

@@ -81,23 +81,12 @@ type portList struct {
 
 // NewTally starts a tally for a Service that is governed by the keys of the Grouping.
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
-	t := &Tally{service: service, local: isLocal(service), ports: map[Port]bool{}, strays: map[string]bool{}}
-	t.joinTo(g)
+	t := &Tally{Grouping: g, service: service, local: isLocal(service), ports: map[Port]bool{},
+		strays: map[string]bool{}}
 	for _, family := range service.Spec.IPFamilies {
 		t.addFamily(discoveryv1.AddressType(family))
 	}
 	return t
-}
-
-// joinTo sets the nodes, with their diagnosis.
-func (t *Tally) joinTo(g *Grouping) {
-	switch proxy := ServiceProxy(t.service); {
-	case isHeadless(t.service):
-		g = g.unseen("whether the CoreDNS that answers asks a wrapper")
-	case proxy != "":
-		g = g.unseen("whether service proxy " + proxy + " asks a wrapper")
-	}
-	t.Grouping = g
 }
 
 // ServiceProxy returns the name of the program that sends the connections to a Service in place of kube-proxy, which

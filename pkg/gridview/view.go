@@ -48,6 +48,7 @@ type View struct {
 	Reach []Finding `json:"-"`
 
 	tally *Tally
+	cells map[string]Cell // the verdicts of the nodes
 }
 
 // SiteView has the endpoints that the nodes with the same values of the topology keys see.
@@ -143,7 +144,7 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 
 // View returns a View without endpoints, which only has what the nodes reach, by a newer diagnosis of them.
 func (t *Tally) View(cluster *Groupings) *View {
-	t.joinTo(cluster.Of(t.keys))
+	t.Grouping = cluster.Of(t.keys)
 	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: t.keys}
 	for i := range t.groups {
 		view.Sites = append(view.Sites, SiteView{Name: t.groups[i].name, Nodes: t.groups[i].nodes})
@@ -154,24 +155,12 @@ func (t *Tally) View(cluster *Groupings) *View {
 
 // join joins what the nodes reach with the diagnosis of the cluster.
 func (v *View) join(t *Tally) {
-	v.tally = t
-	reached, seen := map[string]Cell{}, t.ByKubeProxy()
+	v.tally, v.cells = t, map[string]Cell{}
+	seen := t.ByKubeProxy()
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
-		if !HasSites(t.keys) {
-			s.cell, s.Verdict = CellOpen, CellOpen.Word()
-			continue
-		}
-		s.Reach, s.Without = t.reachOf(s.Nodes)
-		s.Key = cmp.Or(keysOf(s.Reach), t.keys.Decide(t.nodes[s.Nodes[0]], topology.NoRank).Key())
-		for _, node := range s.Nodes {
-			reached[node] = v.reachOf(s, node)
-			if _, edge := t.keeping[node]; s.inSite {
-				s.cell, seen = max(s.cell, t.join(node, reached[node])), seen && reached[node] != CellUnknown
-			} else if !edge {
-				s.cell = max(s.cell, CellOpen)
-			}
+		if s.cell = CellOpen; HasSites(t.keys) {
+			seen = v.joinSite(s) && seen
 		}
 		s.Verdict = s.cell.Word()
 	}
@@ -180,11 +169,30 @@ func (v *View) join(t *Tally) {
 	}
 	v.Reach = v.judge()
 	slices.SortStableFunc(v.Reach, ByObject)
-	v.Verdict = t.verdict(reached)
+	v.Verdict = t.verdict(v.cells)
 	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without)+len(v.Verdict.Fails) == 0 && seen &&
 		(t.diagnosis == nil || t.diagnosis.Complete())
+}
+
+// joinSite joins what the nodes of a site reach, and reports whether that is known of all of them.
+func (v *View) joinSite(s *SiteView) (seen bool) {
+	t := v.tally
+	labels := t.nodes[s.Nodes[0]]
+	s.inSite, s.cell, seen = inGroup(labels, t.keys), CellNothing, true
+	s.Reach, s.Without = t.reachOf(s.Nodes)
+	s.Key = cmp.Or(keysOf(s.Reach), t.keys.Decide(labels, topology.NoRank).Key())
+	for _, node := range s.Nodes {
+		reach := v.reachOf(s, node)
+		v.cells[node] = t.join(node, reach)
+		if _, edge := t.keeping[node]; s.inSite {
+			s.cell, seen = max(s.cell, v.cells[node]), seen && reach != CellUnknown
+		} else if !edge {
+			s.cell = max(s.cell, CellOpen)
+		}
+	}
+	return seen
 }
 
 // keysOf returns the keys that decided for some ports, in the form of a list.
@@ -226,11 +234,10 @@ type NodeVerdict struct {
 // At returns the verdicts of the nodes of a site by a key, by name.
 func (v *View) At(key, name string) []NodeVerdict {
 	verdicts := []NodeVerdict{}
-	for i := range v.Sites {
-		s := &v.Sites[i]
+	for _, s := range v.Sites {
 		for _, node := range s.Nodes {
 			if site, in := SiteOf(v.tally.nodes[node], key); in && site == name {
-				verdicts = append(verdicts, v.verdictOf(s, node))
+				verdicts = append(verdicts, v.verdictOf(node))
 			}
 		}
 	}
@@ -238,12 +245,12 @@ func (v *View) At(key, name string) []NodeVerdict {
 	return verdicts
 }
 
-func (v *View) verdictOf(s *SiteView, node string) NodeVerdict {
+func (v *View) verdictOf(node string) NodeVerdict {
 	if !HasSites(v.TopologyKeys) {
 		return NodeVerdict{node, CellOpen.Word(), "no topology key keeps the Service to sites", "every endpoint"}
 	}
-	k, edge := v.tally.keeping[node]
-	n := NodeVerdict{Node: node, Verdict: v.tally.join(node, v.reachOf(s, node)).Word(), Keeps: "yes"}
+	k, edge := v.tally.keepingOf(node)
+	n := NodeVerdict{Node: node, Verdict: v.cells[node].Word(), Keeps: "yes"}
 	switch {
 	case !edge:
 		n.Keeps = "no: it is not an edge node"

@@ -51,8 +51,15 @@ type Grouping struct {
 	groups    []nodeGroup
 	diagnosis *Diagnosis
 	keeping   map[string]Keeping
-	// sites are those with an edge node, and half the nodes in one that are not edge nodes.
-	sites, half map[string]bool
+	// sites are those with an edge node.
+	sites map[string]bool
+}
+
+// halfInSite reports whether a node that is not an edge node is in a site with one.
+func (g *Grouping) halfInSite(node string) bool {
+	_, edge := g.keeping[node]
+	name, in := SiteOf(g.nodes[node], SiteKey(g.keys))
+	return !edge && in && g.sites[name]
 }
 
 // nodeGroup is a group of nodes that see the same endpoints.
@@ -64,17 +71,10 @@ type nodeGroup struct {
 
 func (g *Groupings) group(keys topology.Keys) *Grouping {
 	grouping := &Grouping{keys: keys, nodes: g.Nodes, diagnosis: g.Diagnosis, keeping: g.keepingOfNodes(),
-		sites: map[string]bool{}, half: map[string]bool{}}
-	site := SiteKey(keys)
+		sites: map[string]bool{}}
 	for node := range grouping.keeping {
-		if name, in := SiteOf(g.Nodes[node], site); in {
+		if name, in := SiteOf(g.Nodes[node], SiteKey(keys)); in {
 			grouping.sites[name] = true
-		}
-	}
-	for node, labels := range g.Nodes {
-		name, _ := SiteOf(labels, site)
-		if _, edge := grouping.keeping[node]; !edge && grouping.sites[name] {
-			grouping.half[node] = true
 		}
 	}
 	groups := map[string]*nodeGroup{}

@@ -50,26 +50,23 @@ func (d *Diagnosis) keeping(nodes map[string]topology.Labels) map[string]Keeping
 			keeping[name] = k
 		}
 	}
-	note := func(node string, f *Finding) {
-		k, edge := keeping[node]
-		switch {
-		case !edge || f.Severity == OK:
-			return
-		case f.Severity == Failure:
-			k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
-		default:
-			k.Unknown = unseen(f.Check, nodes[node][v1.LabelEdgeNode])
+	for _, f := range d.Findings {
+		if f.Severity == OK || !slices.Contains(keepingChecks, f.Check) {
+			continue
 		}
-		keeping[node] = k
-	}
-	for i := range d.Findings {
-		switch f := &d.Findings[i]; {
-		case !slices.Contains(keepingChecks, f.Check):
-		case f.Node != "":
-			note(f.Node, f)
-		case f.Severity != Warning: // of a program on all nodes
-			for node := range keeping {
-				note(node, f)
+		of := []string{f.Node}
+		if f.Node == "" && f.Severity != Warning { // of a program on all nodes
+			of = slices.Collect(maps.Keys(keeping))
+		}
+		for _, node := range of {
+			k, edge := keeping[node]
+			if f.Severity == Failure {
+				k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
+			} else {
+				k.Unknown = unseen(f.Check, nodes[node][v1.LabelEdgeNode])
+			}
+			if edge {
+				keeping[node] = k
 			}
 		}
 	}
@@ -100,11 +97,14 @@ func (g *Grouping) edge(node string) bool {
 	return edge || len(g.keeping) == 0
 }
 
-// keepingOf returns whether a node keeps the Service, and reports false if it is not an edge node. How its kube-proxy
-// is set up does not matter for a Service in which kube-proxy has no part.
+// keepingOf returns whether a node keeps the Service, and reports false if it is not an edge node. One that is not
+// fails to keep the Service if it is in a site of edge nodes. How its kube-proxy is set up does not matter for a
+// Service in which kube-proxy has no part.
 func (t *Tally) keepingOf(node string) (k Keeping, edge bool) {
 	k, edge = t.keeping[node]
 	switch proxy := ServiceProxy(t.service); {
+	case !edge && t.ByKubeProxy() && t.halfInSite(node):
+		return Keeping{Fails: "it is not an edge node"}, false
 	case !edge, t.ByKubeProxy():
 		return k, edge
 	case t.diagnosis.silent(node):
@@ -115,10 +115,6 @@ func (t *Tally) keepingOf(node string) (k Keeping, edge bool) {
 	return Keeping{Unknown: "whether the CoreDNS that answers asks a wrapper"}, true
 }
 
-// halfIn reports whether a node that is not an edge node is in a site of edge nodes, where it would have to keep the
-// Service.
-func (t *Tally) halfIn(node string) bool { return t.half[node] && t.ByKubeProxy() }
-
 // join returns the verdict on the Service of a node that reaches this.
 func (t *Tally) join(node string, reach Cell) Cell {
 	k, edge := t.keepingOf(node)
@@ -127,7 +123,7 @@ func (t *Tally) join(node string, reach Cell) Cell {
 		return CellNoneOfNode
 	case reach == CellNone && t.edge(node):
 		return CellNone
-	case k.Fails != "" || t.halfIn(node):
+	case k.Fails != "":
 		return CellLeaves
 	case !edge:
 		return CellOpen
@@ -156,7 +152,7 @@ func (t *Tally) verdict(cells map[string]Cell) Verdict {
 	for name, labels := range t.nodes {
 		k, edge := t.keepingOf(name)
 		switch {
-		case t.halfIn(name):
+		case !edge && k.Fails != "":
 			v.Fails = append(v.Fails, name)
 			continue
 		case !edge:
@@ -288,20 +284,19 @@ func (v *View) judge() []Finding {
 	if SiteKey(v.TopologyKeys) == "" {
 		severity = Warning // every site has an endpoint, but a node lacks its own
 	}
-	for _, port := range slices.Sorted(maps.Keys(troubled[CellNone])) {
-		names, which := troubled[CellNone][port], ""
-		if len(t.ports) > 1 {
-			which = " (" + port + ")"
+	tell := func(reach Cell, severity Severity, action, what string) {
+		for _, port := range slices.Sorted(maps.Keys(troubled[reach])) {
+			names, which := troubled[reach][port], ""
+			if len(t.ports) > 1 && reach == CellNone {
+				which = " (" + port + ")"
+			}
+			add(severity, action, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
+				enumerate.First(names, namedSites))
 		}
-		add(severity, action, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
-			enumerate.First(names, namedSites))
 	}
-	for _, port := range slices.Sorted(maps.Keys(troubled[CellTerminating])) {
-		names := troubled[CellTerminating][port]
-		add(Warning, fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace),
-			"%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
-			enumerate.First(names, namedSites))
-	}
+	tell(CellNone, severity, action, what)
+	tell(CellTerminating, Warning, fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace),
+		"have only endpoints that are ending")
 	return append(found, v.judgeStrays(site)...)
 }
 

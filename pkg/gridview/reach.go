@@ -14,33 +14,28 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Port is one of a Service's ports in one address family. Headless Services and Services without ports are decided as a
-// whole in each family, and have neither Name nor Protocol.
+// Port is a topology.Port of a Service. Headless Services and Services without ports are decided as a whole in each
+// family, and have neither Name nor Protocol.
 type Port struct {
-	Family   discoveryv1.AddressType `json:"family"`
-	Name     string                  `json:"name,omitempty"`
-	Protocol corev1.Protocol         `json:"protocol,omitempty"`
+	AddressType string `json:"family"`
+	Name        string `json:"name,omitempty"`
+	Protocol    string `json:"protocol,omitempty"`
 }
 
 // String returns the port's name for a sentence.
 func (p Port) String() string {
 	switch {
 	case p.Protocol == "":
-		return string(p.Family)
+		return p.AddressType
 	case p.Name == "":
-		return string(p.Protocol) + " over " + string(p.Family)
+		return p.Protocol + " over " + p.AddressType
 	}
-	return "port " + p.Name + " over " + string(p.Family)
+	return "port " + p.Name + " over " + p.AddressType
 }
 
-func (p Port) compare(other Port) int {
-	return cmp.Or(cmp.Compare(p.Family, other.Family), cmp.Compare(p.Name, other.Name),
-		cmp.Compare(p.Protocol, other.Protocol))
-}
-
-// rule returns the port as a topology.Port.
-func (p Port) rule() topology.Port {
-	return topology.Port{AddressType: string(p.Family), Name: p.Name, Protocol: string(p.Protocol)}
+func comparePorts(a, b topology.Port) int {
+	return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Protocol, b.Protocol))
 }
 
 // PortReach is what the nodes of a site reach on a port; the worst of them if they differ.
@@ -59,7 +54,7 @@ type Tally struct {
 	service *corev1.Service
 	// local is set if each node uses only its own endpoints.
 	local bool
-	ports map[Port]bool
+	ports map[topology.Port]bool
 	lists []*portList
 	// strays are the nodes with an endpoint and without any of the keys.
 	strays map[string]bool
@@ -71,7 +66,7 @@ type portList struct {
 
 	name string
 	// ways are the Service's ports to which the slices belong.
-	ways []Port
+	ways []topology.Port
 	// nodes are the tiers of the endpoints' nodes, for Services whose nodes use only their own endpoints.
 	nodes map[string]topology.Tier
 	// silent counts, as if they were ready, the endpoints on silent nodes that the API server does not call ready.
@@ -81,10 +76,10 @@ type portList struct {
 
 // NewTally starts a tally for a Service that is governed by the keys of the Grouping.
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
-	t := &Tally{Grouping: g, service: service, local: isLocal(service), ports: map[Port]bool{},
+	t := &Tally{Grouping: g, service: service, local: isLocal(service), ports: map[topology.Port]bool{},
 		strays: map[string]bool{}}
 	for _, family := range service.Spec.IPFamilies {
-		t.addFamily(discoveryv1.AddressType(family))
+		t.addFamily(string(family))
 	}
 	return t
 }
@@ -111,13 +106,14 @@ func isLocal(service *corev1.Service) bool {
 	return !isHeadless(service) && policy == corev1.ServiceInternalTrafficPolicyLocal
 }
 
-func (t *Tally) addFamily(family discoveryv1.AddressType) {
+func (t *Tally) addFamily(family string) {
 	if isHeadless(t.service) || len(t.service.Spec.Ports) == 0 {
-		t.ports[Port{Family: family}] = true
+		t.ports[topology.Port{AddressType: family}] = true
 		return
 	}
 	for _, p := range t.service.Spec.Ports {
-		t.ports[Port{family, p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = true
+		t.ports[topology.Port{AddressType: family, Name: p.Name,
+			Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP))}] = true
 	}
 }
 
@@ -146,18 +142,18 @@ func (t *Tally) Add(s *discoveryv1.EndpointSlice) {
 
 // listOf returns the list of a slice's ports.
 func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
-	family, spec := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4), &t.service.Spec
+	family, spec := string(cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)), &t.service.Spec
 	if len(spec.IPFamilies) == 0 {
 		t.addFamily(family)
 	}
 	list := &portList{List: topology.List{Counts: &topology.Counts{}}, nodes: map[string]topology.Tier{}}
-	ways := []Port{{Family: family}}
 	for _, p := range s.Ports {
 		if ptr.Deref(p.Port, 0) != 0 {
-			port := Port{family, ptr.Deref(p.Name, ""), ptr.Deref(p.Protocol, corev1.ProtocolTCP)}
-			ways, list.Ports = append(ways, port), append(list.Ports, port.rule())
+			list.Ports = append(list.Ports, topology.Port{AddressType: family, Name: ptr.Deref(p.Name, ""),
+				Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP))})
 		}
 	}
+	ways := append([]topology.Port{{AddressType: family}}, list.Ports...)
 	list.name = fmt.Sprint(ways)
 	if topology.DecidesAsOne(isHeadless(t.service), isLocal(t.service) && spec.ExternalTrafficPolicy == "") {
 		list.Ports = nil
@@ -193,8 +189,8 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	own := max(slices.Index(t.keys, SiteKey(t.keys)), 0) // the rank of the last key of the site
 	reached := make([]PortReach, 0, len(t.ports))
-	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
-		r := PortReach{Port: port, Reach: CellNone}
+	for _, port := range slices.SortedFunc(maps.Keys(t.ports), comparePorts) {
+		r := PortReach{Port: Port(port), Reach: CellNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.
 		may, cut := false, t.diagnosis.silent(node)
@@ -206,7 +202,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			may = may || !t.local && list.silent.Best(t.keys, labels).Tier == topology.Ready
 			terminating += list.Total(topology.Terminating)
 			decision := t.keys.Decide(labels, choice.Rank())
-			if slices.Contains(choice.Without, port.rule()) {
+			if slices.Contains(choice.Without, port) {
 				continue
 			}
 			r.Key = decision.Key()

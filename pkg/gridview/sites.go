@@ -90,7 +90,7 @@ func (s Sites) Findings() []Finding {
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
 		for _, key := range keys {
-			if cluster.Of(topology.Keys{key}).half[name] {
+			if cluster.Of(topology.Keys{key}).halfInSite(name) {
 				found = append(found, halfInSite(name, key, labels[key]))
 			}
 		}
@@ -142,21 +142,13 @@ func (s Sites) resolverKeys(resolver Resolver, all []string) topology.Keys {
 			keys = append(keys, key)
 		}
 	}
-	served := map[[2]string]bool{} // pairs of a key and a value that a node with CoreDNS has
+	var counts topology.Counts
 	for name := range s.CoreDNS {
-		for _, key := range keys {
-			if value, in := s.Nodes[name][key]; in {
-				served[[2]string{key, value}] = true
-			}
-		}
+		counts.Add(topology.Ready, keys, s.Nodes[name], 1)
 	}
 	needsAny := slices.Contains(resolver.Keys, topology.Any)
 	for name := range resolver.Nodes {
-		labels := s.Nodes[name]
-		needsAny = needsAny || isEdge(labels) && !slices.ContainsFunc(keys, func(key string) bool {
-			value, in := labels[key]
-			return in && served[[2]string{key, value}]
-		})
+		needsAny = needsAny || isEdge(s.Nodes[name]) && counts.Best(keys, s.Nodes[name]) == topology.NoValue()
 	}
 	if needsAny {
 		keys = append(keys, topology.Any)

@@ -347,13 +347,16 @@ func compare(t *testing.T, command string, found map[string][]gridview.Finding, 
 // viewCells are the words of the sites of a view.
 func viewCells(t *testing.T, data []byte) string {
 	t.Helper()
-	var sites []gridview.SiteView
+	var sites []struct {
+		Name    string
+		Verdict gridview.Word
+	}
 	if err := json.Unmarshal(data, &sites); err != nil {
 		t.Fatal(err)
 	}
 	var cells []string
-	for i := range sites {
-		if site := &sites[i]; site.Name != "" {
+	for _, site := range sites {
+		if site.Name != "" {
 			cells = append(cells, fmt.Sprint(site.Name, " ", site.Verdict.Word, " ", site.Verdict.Severity))
 		}
 	}

@@ -111,21 +111,14 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)
 	child := kind.Child.Kind
 	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey,
-		Keys: topology.Keys{spec.GridUniqKey}, SiteCount: status.Sites}
-	nodes := s.nodesIn(spec.GridUniqKey)
-	names := maps.Clone(nodes)
-	if names == nil {
-		names = map[string]int{}
-	}
-	for site := range status.States {
-		names[site] += 0
-	}
-	children := s.childrenOf(grid)
-	listed := func(site string) bool { _, ok := status.States[site]; return ok }
-	g.UnlistedReady, g.Unlisted = status.UnlistedReadySites, status.UnlistedSites
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		state := status.States[name]
-		if g.UnlistedReady+g.Unlisted > 0 && !listed(name) && (s.Children == nil || children[name] != nil) {
+		Keys: topology.Keys{spec.GridUniqKey}, SiteCount: status.Sites,
+		UnlistedReady: status.UnlistedReadySites, Unlisted: status.UnlistedSites}
+	nodes, children := s.nodesIn(spec.GridUniqKey), s.childrenOf(grid)
+	names := slices.AppendSeq(slices.Collect(maps.Keys(nodes)), maps.Keys(status.States))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		state, listed := status.States[name]
+		if g.UnlistedReady+g.Unlisted > 0 && !listed && (s.Children == nil || children[name] != nil) {
 			continue // one of the sites that are only counted
 		}
 		told := state.Phase != "" // SuperEdge's controller did not report a phase
@@ -143,8 +136,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 			site.Child, site.Others = live.GetName(), v1.ForeignFields(live.GetManagedFields())
 		}
 		if nodes != nil {
-			count := nodes[name]
-			site.Nodes = &count
+			site.Nodes = new(nodes[name])
 		}
 		site.Problem = describe(&site, state, child, spec.GridUniqKey, s)
 		if !told {
@@ -177,11 +169,8 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]metav1.Object {
 	children := map[string]metav1.Object{}
 	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
 		live := s.Children[name]
-		if !metav1.IsControlledBy(live, grid) {
-			continue
-		}
 		site := v1.SiteOf(live, grid.GetName())
-		if children[site] == nil || name == grid.GetName()+"-"+site {
+		if metav1.IsControlledBy(live, grid) && (children[site] == nil || name == grid.GetName()+"-"+site) {
 			children[site] = live
 		}
 	}
@@ -250,36 +239,16 @@ func describe(site *Site, state v1.SiteState, child, key string, s Surroundings)
 		return phrase(state.Reason, state.Message)
 	case v1.SiteStalled:
 		problem := phrase(state.Reason, state.Message)
-		if why := s.why(key, site.Name); !strings.Contains(problem, "pod ") {
-			problem += why
+		if strings.Contains(problem, "pod ") {
+			return problem
 		}
-		return problem
+		return problem + s.why(key, site.Name)
 	case v1.SiteHeld:
 		return "held by the annotation " + v1.AnnotationHold + ": " + state.Message
 	case v1.SiteUnreachable:
 		return "the control plane has lost contact with all nodes of this site"
-	case v1.SiteRetained:
-		return "no node is in this site any more; " + child + " " + site.Child + " stays, as spec.removal.policy says"
-	case v1.SiteRemoving:
-		if state.Reason == v1.ReasonMassRemoval {
-			return "no node is in this site any more; " + child + " " + site.Child +
-				" stays until the removal of so many sites is approved"
-		}
-		text := "no node is in this site any more; " + child + " " + site.Child + " is removed "
-		switch {
-		case state.RemovalTime == nil:
-			text += "soon"
-		case s.Now.IsZero():
-			text += fmt.Sprintf("at %s unless one comes back", state.RemovalTime.UTC().Format(time.RFC3339))
-		case s.Now.Before(state.RemovalTime.Time):
-			text += fmt.Sprintf("in %s unless one comes back", state.RemovalTime.Sub(s.Now).Round(time.Second))
-		default:
-			text += "now"
-		}
-		if state.Message != "" {
-			text += ": " + state.Message
-		}
-		return text
+	case v1.SiteRetained, v1.SiteRemoving:
+		return "no node is in this site any more; " + child + " " + site.Child + " " + s.stays(state)
 	default:
 	}
 	for _, lack := range []struct {
@@ -291,6 +260,29 @@ func describe(site *Site, state v1.SiteState, child, key string, s Surroundings)
 		}
 	}
 	return child + " " + site.Child + " is being created or changed" + s.why(key, site.Name)
+}
+
+// stays describes whether the workload of a site without nodes stays.
+func (s Surroundings) stays(state v1.SiteState) string {
+	text := "is removed "
+	switch at := state.RemovalTime; {
+	case state.Phase == v1.SiteRetained:
+		return "stays, as spec.removal.policy says"
+	case state.Reason == v1.ReasonMassRemoval:
+		return "stays until the removal of so many sites is approved"
+	case at == nil:
+		text += "soon"
+	case s.Now.IsZero():
+		text += fmt.Sprintf("at %s unless one comes back", at.UTC().Format(time.RFC3339))
+	case s.Now.Before(at.Time):
+		text += fmt.Sprintf("in %s unless one comes back", at.Sub(s.Now).Round(time.Second))
+	default:
+		text += "now"
+	}
+	if state.Message != "" {
+		text += ": " + state.Message
+	}
+	return text
 }
 
 // lookFor compares the controller's report on a site's workload with the existing objects, because the controller may
@@ -308,11 +300,11 @@ func (s Surroundings) lookFor(site *Site, child string, live metav1.Object) {
 
 // foreign describes the owner of an object with the name of a child.
 func foreign(kind string, live metav1.Object) string {
-	text := fmt.Sprintf("%s: %s %s exists already and ", v1.ReasonNameConflict, kind, live.GetName())
+	owner := "no grid"
 	if by := metav1.GetControllerOf(live); by != nil {
-		return text + fmt.Sprintf("belongs to %s %s", by.Kind, by.Name)
+		owner = by.Kind + " " + by.Name
 	}
-	return text + "belongs to no grid"
+	return fmt.Sprintf("%s: %s %s exists already and belongs to %s", v1.ReasonNameConflict, kind, live.GetName(), owner)
 }
 
 // StatusOf returns the conditions in the status of a grid, and the generation that they are about.

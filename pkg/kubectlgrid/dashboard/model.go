@@ -17,15 +17,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// The kinds of the API's answers, besides those that the other commands print.
-const (
-	KindOverview = "DashboardOverview"
-	KindSite     = "DashboardSite"
-	KindService  = "DashboardService"
-	KindGrid     = "DashboardGrid"
-	KindCell     = "DashboardCell"
-)
-
 // Overview is everything at a glance.
 type Overview struct {
 	metav1.TypeMeta `json:",inline"`
@@ -47,11 +38,6 @@ type Overview struct {
 	Findings []gridview.Finding `json:"findings"`
 	// Diagnosed is false until they are known.
 	Diagnosed bool `json:"diagnosed"`
-}
-
-// Revision is the revision of the newest Overview.
-type Revision struct {
-	Revision uint64 `json:"revision"`
 }
 
 // GridSummary is a grid in short.
@@ -76,8 +62,6 @@ type GridSummary struct {
 type Rollout struct {
 	Summary string          `json:"summary"`
 	Phase   v1.RolloutPhase `json:"phase,omitempty"`
-	Updated int             `json:"updated"`
-	Sites   int             `json:"sites"`
 	// Failed is set if the rollout does not continue by itself.
 	Failed bool            `json:"failed"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
@@ -155,7 +139,7 @@ type CellDetail struct {
 
 // overview makes the Overview, except for its cluster and namespace.
 func (f *facts) overview(key string) Overview {
-	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Revision: f.revision, Services: f.serviceSummaries(),
+	o := Overview{TypeMeta: output.TypeMeta("DashboardOverview"), Revision: f.revision, Services: f.serviceSummaries(),
 		Grids: []GridSummary{}}
 	o.Keys = gridview.Keys(f.nodes.Nodes, f.gridStates(), o.Services)
 	if key == "" && len(o.Keys) > 0 {
@@ -181,9 +165,9 @@ func (f *facts) overview(key string) Overview {
 
 // saidBySource reports whether the state of a source says the same as a finding that a kind could not be read.
 func (f *facts) saidBySource(found gridview.Finding) bool {
-	return found.Check == gridview.CheckRead && slices.ContainsFunc(resources(), func(r resource) bool {
-		return r.name == strings.ToLower(found.Object.Kind)+"s" && !f.known[r.name]
-	})
+	resource := strings.ToLower(found.Object.Kind) + "s"
+	_, followed := f.objects[resource]
+	return found.Check == gridview.CheckRead && followed && !f.known[resource]
 }
 
 // stateOf returns the state of a grid.
@@ -234,9 +218,7 @@ func (f *facts) rolloutOf(name gridview.Object) *Rollout {
 	if err != nil {
 		return nil // only a grid without a rollout has no state
 	}
-	r := &Rollout{
-		Summary: state.Summary, Updated: state.Updated, Sites: state.Sites, Failed: state.Failed,
-	}
+	r := &Rollout{Summary: state.Summary, Failed: state.Failed}
 	if gridStatus.Rollout != nil && len(state.Rows) > 0 {
 		r.Phase, r.Waves = gridStatus.Rollout.Phase, gridStatus.Rollout.Waves
 	}
@@ -251,7 +233,7 @@ func (f *facts) grid(name gridview.Object) *GridDetail {
 		return nil
 	}
 	r := f.rolloutOf(name)
-	return &GridDetail{output.TypeMeta(KindGrid), grids[i], stateOf(grids[i], r), r,
+	return &GridDetail{output.TypeMeta("DashboardGrid"), grids[i], stateOf(grids[i], r), r,
 		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
 
@@ -262,7 +244,7 @@ func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDet
 		return nil
 	}
 	return &ServiceDetail{
-		TypeMeta: output.TypeMeta(KindService), View: view, Command: viewCommand(name),
+		TypeMeta: output.TypeMeta("DashboardService"), View: view, Command: viewCommand(name),
 		Title: serviceview.Title(view), Conclusion: view.Conclusion(), Preview: f.preview(key, name),
 	}
 }
@@ -284,7 +266,7 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	}
 	at := view.At(key, site)
 	return &CellDetail{
-		TypeMeta:    output.TypeMeta(KindCell),
+		TypeMeta:    output.TypeMeta("DashboardCell"),
 		SiteService: SiteService{name.Namespace, name.Name, matrix.Sites[row].Services[0].Word()},
 		Key:         key, Site: site, Nodes: at, Command: viewCommand(name),
 		Findings: slices.DeleteFunc(slices.Clone(view.Findings), func(found gridview.Finding) bool {
@@ -320,7 +302,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 		return nil
 	}
 	d := &SiteDetail{
-		TypeMeta: output.TypeMeta(KindSite), Key: key, Site: sites[i],
+		TypeMeta: output.TypeMeta("DashboardSite"), Key: key, Site: sites[i],
 		Nodes: []string{}, Workloads: []SiteWorkload{}, Services: []SiteService{},
 	}
 	for node, labels := range f.nodes.Nodes {

@@ -105,7 +105,9 @@ func (s *server) whenRead(answer func(*http.Request) (any, error)) http.HandlerF
 	}
 }
 
-func (s *server) revision(*http.Request) (any, error) { return Revision{s.facts.revision}, nil }
+func (s *server) revision(*http.Request) (any, error) {
+	return map[string]uint64{"revision": s.facts.revision}, nil
+}
 
 func (s *server) overview(r *http.Request) (any, error) {
 	o := s.facts.overview(s.key(r))

@@ -27,17 +27,13 @@ const pause = 3 * time.Second
 // SourceState is whether a resource is followed.
 type SourceState string
 
+// The states. SourceReading is the first. Objects of a resource that is SourceFailing are known, and may be old.
 const (
-	// SourceReading says that the resource was not read yet.
-	SourceReading SourceState = "Reading"
-	// SourceFollowing says that the resource is followed.
+	SourceReading   SourceState = "Reading"
 	SourceFollowing SourceState = "Following"
-	// SourceForbidden says that the user may not read the resource.
 	SourceForbidden SourceState = "Forbidden"
-	// SourceNotServed says that the API server does not know the resource.
 	SourceNotServed SourceState = "NotServed"
-	// SourceFailing says that the resource cannot be read now; its known objects are old.
-	SourceFailing SourceState = "Failing"
+	SourceFailing   SourceState = "Failing"
 )
 
 // SourceStatus is the state of a followed resource.

@@ -31,23 +31,17 @@ const (
 // Encoded reports whether the format is one for programs.
 func (f Format) Encoded() bool { return f == JSON || f == YAML }
 
-// Encode writes a value as JSON or YAML. Another format is an error.
+// Encode writes a value as JSON or, in any other format, as YAML.
 func Encode(out io.Writer, value any, format Format) error {
-	var data []byte
-	var err error
-	switch format {
-	case JSON:
+	data, err := yaml.Marshal(value)
+	if format == JSON {
 		data, err = json.MarshalIndent(value, "", "    ")
 		data = append(data, '\n')
-	case YAML:
-		data, err = yaml.Marshal(value)
-	default:
-		err = fmt.Errorf("%s is not an encoding", format)
+	}
+	if err == nil {
+		_, err = out.Write(data)
 	}
 	if err != nil {
-		return fmt.Errorf("printing: %w", err)
-	}
-	if _, err := out.Write(data); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
 	return nil

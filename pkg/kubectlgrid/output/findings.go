@@ -36,13 +36,9 @@ func After(out io.Writer, findings []gridview.Finding) {
 
 // Findings writes the first few of similar findings, and counts the others.
 func Findings(out io.Writer, findings []gridview.Finding) {
-	type kind struct {
-		severity gridview.Severity
-		check    string
-	}
-	seen, left := map[kind]int{}, 0
+	seen, left := map[[2]string]int{}, 0
 	for _, f := range findings {
-		of := kind{f.Severity, f.Check}
+		of := [2]string{string(f.Severity), f.Check}
 		if seen[of]++; f.Severity != gridview.OK && seen[of] > namedFindings {
 			left++
 			continue

@@ -224,12 +224,11 @@ func (a *API) answer(r *http.Request) (code int, answer any) {
 	for _, path := range slices.Sorted(maps.Keys(selected)) {
 		items = append(items, selected[path])
 	}
-	kind, version := kinds[parts[3]]+"List", parts[1]
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
-		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	list := map[string]any{"metadata": map[string]string{"resourceVersion": strconv.Itoa(a.version)}, "items": items}
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") { // else the client knows the kind
+		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
-	return http.StatusOK, map[string]any{"kind": kind, "apiVersion": version,
-		"metadata": map[string]string{"resourceVersion": strconv.Itoa(a.version)}, "items": items}
+	return http.StatusOK, list
 }
 
 // selected are the objects that a list or watch asks for.
@@ -247,12 +246,6 @@ func (a *API) selected(r *http.Request) map[string]*unstructured.Unstructured {
 	}
 	return found
 }
-
-// kinds are those of the resources.
-var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "services": "Service", "daemonsets": "DaemonSet",
-	"deployments": "Deployment", "statefulsets": "StatefulSet", "deploymentgrids": "DeploymentGrid",
-	"statefulsetgrids": "StatefulSetGrid", "daemonsetgrids": "DaemonSetGrid", "servicegrids": "ServiceGrid",
-	"endpointslices": "EndpointSlice"}
 
 var status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 

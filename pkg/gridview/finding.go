@@ -104,7 +104,7 @@ func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 // findings returns the findings of the diagnosis that concern the Service. Those about nodes do not, if
 // kube-proxy has no part in it.
 func (t *Tally) findings() []Finding {
-	return slices.DeleteFunc(t.diagnosis.Of(t.keys), func(f Finding) bool {
+	return slices.DeleteFunc(t.Diagnosis.Of(t.keys), func(f Finding) bool {
 		return !t.ByKubeProxy() && !slices.Contains([]string{CheckNames, CheckHub, CheckBypass, CheckRead}, f.Check)
 	})
 }

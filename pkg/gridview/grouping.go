@@ -46,11 +46,10 @@ func (g *Groupings) keepingOfNodes() map[string]Keeping {
 // Grouping has the nodes of a cluster, grouped by their values of some topology keys. The nodes of a group see the same
 // endpoints of every Service with these keys. Views of Services with the same keys share one.
 type Grouping struct {
-	keys      topology.Keys
-	nodes     map[string]topology.Labels
-	groups    []nodeGroup
-	diagnosis *Diagnosis
-	keeping   map[string]Keeping
+	*Groupings
+
+	keys   topology.Keys
+	groups []nodeGroup
 	// sites are those with an edge node.
 	sites map[string]bool
 }
@@ -58,7 +57,7 @@ type Grouping struct {
 // halfInSite reports whether a node that is not an edge node is in a site with one.
 func (g *Grouping) halfInSite(node string) bool {
 	_, edge := g.keeping[node]
-	name, in := SiteOf(g.nodes[node], SiteKey(g.keys))
+	name, in := SiteOf(g.Nodes[node], SiteKey(g.keys))
 	return !edge && in && g.sites[name]
 }
 
@@ -70,9 +69,8 @@ type nodeGroup struct {
 }
 
 func (g *Groupings) group(keys topology.Keys) *Grouping {
-	grouping := &Grouping{keys: keys, nodes: g.Nodes, diagnosis: g.Diagnosis, keeping: g.keepingOfNodes(),
-		sites: map[string]bool{}}
-	for node := range grouping.keeping {
+	grouping := &Grouping{Groupings: g, keys: keys, sites: map[string]bool{}}
+	for node := range g.keepingOfNodes() {
 		if name, in := SiteOf(g.Nodes[node], SiteKey(keys)); in {
 			grouping.sites[name] = true
 		}
@@ -129,7 +127,7 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 	}
 	for _, p := range v.parts {
 		for _, key := range g.keys {
-			if value, has := g.nodes[p.Node][key]; has || key == topology.Any {
+			if value, has := g.Nodes[p.Node][key]; has || key == topology.Any {
 				at := place{p.list, key, value}
 				v.at[at] = append(v.at[at], p)
 			}

@@ -107,7 +107,7 @@ func (t *Tally) keepingOf(node string) (k Keeping, edge bool) {
 		return Keeping{Fails: "it is not an edge node"}, false
 	case !edge, t.ByKubeProxy():
 		return k, edge
-	case t.diagnosis.silent(node):
+	case t.Diagnosis.silent(node):
 		return Keeping{Unknown: unreachable}, true
 	case proxy != "":
 		return Keeping{Unknown: "whether service proxy " + proxy + " asks a wrapper"}, true
@@ -149,7 +149,7 @@ type Verdict struct {
 
 func (t *Tally) verdict(cells map[string]Cell) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
-	for name, labels := range t.nodes {
+	for name, labels := range t.Nodes {
 		k, edge := t.keepingOf(name)
 		switch {
 		case !edge && k.Fails != "":

@@ -123,15 +123,15 @@ func (t *Tally) Add(s *discoveryv1.EndpointSlice) {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		node := ptr.Deref(e.NodeName, "")
-		if labels, known := t.nodes[node]; known && t.keys.Governed() && !inGroup(labels, t.keys) && list.ways != nil {
+		if labels, known := t.Nodes[node]; known && t.keys.Governed() && !inGroup(labels, t.keys) && list.ways != nil {
 			t.strays[node] = true
 		}
 		// nil means ready, and serving
 		tier := topology.TierOf(ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Serving, true),
 			ptr.Deref(e.Conditions.Terminating, false))
-		list.Add(tier, t.keys, t.nodes[node], 1)
-		if tier != topology.Ready && t.diagnosis.silent(node) {
-			list.silent.Add(topology.Ready, t.keys, t.nodes[node], 1)
+		list.Add(tier, t.keys, t.Nodes[node], 1)
+		if tier != topology.Ready && t.Diagnosis.silent(node) {
+			list.silent.Add(topology.Ready, t.keys, t.Nodes[node], 1)
 			tier = topology.Silent
 		}
 		if before, found := list.nodes[node]; t.local && (!found || tier < before) {
@@ -193,7 +193,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 		r := PortReach{Port: Port(port), Reach: CellNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.
-		may, cut := false, t.diagnosis.silent(node)
+		may, cut := false, t.Diagnosis.silent(node)
 		for list, choice := range choices {
 			if !slices.Contains(list.ways, port) {
 				continue
@@ -252,11 +252,11 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 func (t *Tally) reachOf(nodes []string) (reached []PortReach, without []string) {
 	ask := nodes
 	if !t.local && len(nodes) > 1 {
-		heard := max(0, slices.IndexFunc(nodes, func(node string) bool { return !t.diagnosis.silent(node) }))
+		heard := max(0, slices.IndexFunc(nodes, func(node string) bool { return !t.Diagnosis.silent(node) }))
 		ask = nodes[heard : heard+1]
 	}
 	for _, node := range ask {
-		own := t.reach(node, t.nodes[node])
+		own := t.reach(node, t.Nodes[node])
 		if reachesNone(own) {
 			without = append(without, node)
 		}
@@ -266,7 +266,7 @@ func (t *Tally) reachOf(nodes []string) (reached []PortReach, without []string) 
 		reached = own
 	}
 	if len(without) > 0 && len(ask) < len(nodes) {
-		without = slices.DeleteFunc(slices.Clone(nodes), t.diagnosis.silent)
+		without = slices.DeleteFunc(slices.Clone(nodes), t.Diagnosis.silent)
 	}
 	return reached, without
 }

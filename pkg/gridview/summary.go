@@ -12,23 +12,14 @@ type ServiceState string
 
 // The states of a Service, the worst first.
 const (
-	// ServiceInvalid says that the annotation of the Service does not parse, so that no node sees any endpoint.
-	ServiceInvalid ServiceState = "Invalid"
-	// ServiceLacking says that some sites reach nothing of the Service, though others have an endpoint.
-	ServiceLacking ServiceState = "Lacking"
-	// ServiceFailing says that the Service is governed, and that some nodes do not keep it to their sites.
-	ServiceFailing ServiceState = "Failing"
-	// ServiceHidden says that some ready endpoints are not seen by any edge node, and that nothing else is wrong.
-	ServiceHidden ServiceState = "Hidden"
-	// ServiceEmpty says that the Service has no ready endpoint anywhere.
-	ServiceEmpty ServiceState = "Empty"
-	// ServiceUnknown says that nothing is known to be wrong, and that not all sites can be seen.
-	ServiceUnknown ServiceState = "Unknown"
-	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint (see View.Closed).
-	ServiceClosed ServiceState = "Closed"
-	// ServiceOpen says that nothing is meant to keep the Service to sites: it is not governed, or has no edge node in
-	// one.
-	ServiceOpen ServiceState = "Open"
+	ServiceInvalid ServiceState = "Invalid" // the annotation does not parse, so that no node sees any endpoint
+	ServiceLacking ServiceState = "Lacking" // some sites reach nothing of the Service, though others have an endpoint
+	ServiceFailing ServiceState = "Failing" // some nodes do not keep the Service to their sites
+	ServiceHidden  ServiceState = "Hidden"  // no edge node sees some ready endpoints; nothing else is wrong
+	ServiceEmpty   ServiceState = "Empty"   // no endpoint is ready anywhere
+	ServiceUnknown ServiceState = "Unknown" // nothing is known to be wrong, and not all sites can be seen
+	ServiceClosed  ServiceState = "Closed"  // as View.Closed
+	ServiceOpen    ServiceState = "Open"    // not governed, or without an edge node in a site
 )
 
 var serviceStates = []ServiceState{
@@ -88,7 +79,7 @@ func (v *View) Summary() ServiceSummary {
 	governed := HasSites(v.TopologyKeys)
 	for i := range v.Sites {
 		if site := &v.Sites[i]; governed && site.inSite {
-			s.sites = append(s.sites, summarySite{v.tally.nodes[site.Nodes[0]], site.cell})
+			s.sites = append(s.sites, summarySite{v.tally.Nodes[site.Nodes[0]], site.cell})
 		}
 	}
 	for _, f := range v.Reach {

@@ -173,13 +173,13 @@ func (v *View) join(t *Tally) {
 	v.Findings = append(t.findings(), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without)+len(v.Verdict.Fails) == 0 && seen &&
-		(t.diagnosis == nil || t.diagnosis.Complete())
+		(t.Diagnosis == nil || t.Diagnosis.Complete())
 }
 
 // joinSite joins what the nodes of a site reach, and reports whether that is known of all of them.
 func (v *View) joinSite(s *SiteView) (seen bool) {
 	t := v.tally
-	labels := t.nodes[s.Nodes[0]]
+	labels := t.Nodes[s.Nodes[0]]
 	s.inSite, s.cell, seen = inGroup(labels, t.keys), CellNothing, true
 	s.Reach, s.Without = t.reachOf(s.Nodes)
 	s.Key = cmp.Or(keysOf(s.Reach), t.keys.Decide(labels, topology.NoRank).Key())
@@ -210,7 +210,7 @@ func keysOf(ports []PortReach) string {
 // Service without a selector has both families, but mostly endpoints of one.
 func (v *View) reachOf(s *SiteView, node string) Cell {
 	ports := s.Reach
-	if len(s.Nodes) > 1 && (v.tally.local || v.tally.diagnosis.silent(node)) {
+	if len(s.Nodes) > 1 && (v.tally.local || v.tally.Diagnosis.silent(node)) {
 		ports, _ = v.tally.reachOf([]string{node})
 	}
 	reach := CellNothing
@@ -236,7 +236,7 @@ func (v *View) At(key, name string) []NodeVerdict {
 	verdicts := []NodeVerdict{}
 	for _, s := range v.Sites {
 		for _, node := range s.Nodes {
-			if site, in := SiteOf(v.tally.nodes[node], key); in && site == name {
+			if site, in := SiteOf(v.tally.Nodes[node], key); in && site == name {
 				verdicts = append(verdicts, v.verdictOf(node))
 			}
 		}

@@ -109,32 +109,27 @@ func NodeList() *metav1.PartialObjectMetadataList {
 
 // Nodes reads the labels of all nodes, by name.
 func Nodes(ctx context.Context, api client.Reader) (map[string]topology.Labels, error) {
-	list := NodeList()
-	if err := api.List(ctx, list); err != nil {
+	nodes := map[string]topology.Labels{}
+	err := pages.Each(ctx, api, NodeList(), func(node *metav1.PartialObjectMetadata) {
+		nodes[node.Name] = gridview.LabelsOf(node)
+	})
+	if err != nil {
 		return nil, err
-	}
-	nodes := make(map[string]topology.Labels, len(list.Items))
-	for i := range list.Items {
-		nodes[list.Items[i].Name] = gridview.LabelsOf(&list.Items[i])
 	}
 	return nodes, nil
 }
 
 // Revisions reads the ControllerRevisions of a grid.
 func Revisions(ctx context.Context, api client.Reader, grid v1.Object) ([]*appsv1.ControllerRevision, error) {
-	list := &appsv1.ControllerRevisionList{}
-	err := api.List(ctx, list, client.InNamespace(grid.GetNamespace()),
-		client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
+	own := func(r *appsv1.ControllerRevision) (*appsv1.ControllerRevision, bool) {
+		return r, metav1.IsControlledBy(r, grid)
+	}
+	revisions, err := pages.Keep(ctx, api, &appsv1.ControllerRevisionList{}, own,
+		client.InNamespace(grid.GetNamespace()), client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
 	if err != nil {
 		return nil, fmt.Errorf("asking for the ControllerRevisions: %w", err)
 	}
-	var own []*appsv1.ControllerRevision
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], grid) {
-			own = append(own, &list.Items[i])
-		}
-	}
-	return own, nil
+	return revisions, nil
 }
 
 // CheckNamespace returns an error if the namespace is known not to exist.

@@ -41,11 +41,11 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	var rows [][]string
 	if !columns.NoHeader && len(p.Services) > 0 {
-		header := []string{"NAME", "READY", "FOREIGN", "SITES WITHOUT", "STATE"}
+		header := []string{"NAMESPACE", "NAME", "READY", "FOREIGN", "SITES WITHOUT", "STATE"}
 		if format == output.Wide {
 			header = append(header, "READY IN SITES", "COMMAND")
 		}
-		rows = append(rows, columns.row("NAMESPACE", header))
+		rows = append(rows, header)
 		fmt.Fprintf(out, "The values of %s are %s: %s.", p.Key, enumerate.Count(len(p.Sites), "site"),
 			enumerate.First(siteNames(p), namedSites))
 		if p.NodesWithoutSite > 0 {
@@ -55,11 +55,17 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
-		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Sites)), state(p.Key, s)}
+		row := []string{s.Namespace, s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Sites)),
+			state(p.Key, s)}
 		if format == output.Wide {
 			row = append(row, perSite(s.ReadyIn), cmp.Or(s.Command, "-"))
 		}
-		rows = append(rows, columns.row(s.Namespace, row))
+		rows = append(rows, row)
+	}
+	if !columns.Namespaces {
+		for i := range rows {
+			rows[i] = rows[i][1:]
+		}
 	}
 	if err := output.NewPrinter(out).Print(rows...); err != nil {
 		return err
@@ -72,13 +78,6 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	output.After(out, p.Findings)
 	return nil
-}
-
-func (c Columns) row(namespace string, cells []string) []string {
-	if c.Namespaces {
-		return append([]string{namespace}, cells...)
-	}
-	return cells
 }
 
 func siteNames(p *gridview.Preview) []string {
@@ -136,16 +135,13 @@ func perSite(readyIn map[string]int) string {
 
 // conclusion returns the meaning of the table, and what to do next.
 func conclusion(p *gridview.Preview) string {
-	var leaves, example *gridview.PreviewService
+	var example *gridview.PreviewService
 	leaving := 0
 	for i := range p.Services {
 		s := &p.Services[i]
 		switch {
 		case len(s.Dark) > 0:
 			leaving++
-			if leaves == nil {
-				leaves = s
-			}
 		case s.Command != "" && s.Ready > 0 && example == nil:
 			example = s
 		}

@@ -40,7 +40,7 @@ func (c *command) preview(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	previewer, err := preview.Read(ctx, c.API, groupings, preview.Query{Key: key, Namespace: c.namespace})
+	previewer, err := preview.Read(ctx, c.API, groupings, key, c.namespace)
 	if err != nil {
 		return err
 	}

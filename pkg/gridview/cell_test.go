@@ -471,7 +471,8 @@ func TestMatrixLarge(t *testing.T) {
 	took := time.Since(begin)
 	t.Logf("%d bytes in %s", len(data), took.Round(time.Millisecond))
 	if first := m.Sites[0]; len(m.Sites) != sites || first.Name != "site-042" || first.Problems != 3 ||
-		len(slices.DeleteFunc(first.Services, func(c Cell) bool { return c != CellNone })) != 3 || m.Sites[1].Severity != OK {
+		len(slices.DeleteFunc(first.Services, func(c Cell) bool { return c != CellNone })) != 3 ||
+		m.Sites[1].Severity != OK {
 		t.Errorf("%d sites, the first is %+v", len(m.Sites), first)
 	}
 	if len(data) > 300<<10 || took > 5*time.Second {

@@ -93,11 +93,11 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 	var names []string
 	for _, key := range keys {
 		name, in := SiteOf(labels, key)
-		switch {
-		case in && len(keys) > 1:
-			names = append(names, key+"="+name)
-		case in:
+		if in && len(keys) == 1 {
 			return name
+		}
+		if in {
+			names = append(names, key+"="+name)
 		}
 	}
 	return strings.Join(names, ",")

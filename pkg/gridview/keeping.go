@@ -198,7 +198,11 @@ func (v *Verdict) String() string {
 		parts = append(parts, fmt.Sprintf("%d cannot be seen from here: %s", v.Unknown[reason], reason))
 	}
 	if n := len(v.NoSite); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s in none of them: %s", are(n, "edge node"),
+		verb := "are"
+		if n == 1 {
+			verb = "is"
+		}
+		parts = append(parts, fmt.Sprintf("%s %s in none of them: %s", enumerate.Count(n, "edge node"), verb,
 			enumerate.First(v.NoSite, namedSites)))
 	}
 	if noun := "other node"; v.Open > 0 {
@@ -208,13 +212,6 @@ func (v *Verdict) String() string {
 		parts = append(parts, enumerate.Count(v.Open, noun)+" can reach every endpoint")
 	}
 	return strings.Join(parts, "; ")
-}
-
-func are(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " is"
-	}
-	return enumerate.Count(n, noun) + " are"
 }
 
 // actionLabel returns the command that puts a node into a site.

@@ -18,10 +18,8 @@ import (
 
 // Phases of a site besides those in package v1.
 const (
-	// Missing says that the site has no workload, and the controller has not said why.
-	Missing v1.SitePhase = "Missing"
-	// Unknown says that the controller has not reported the site.
-	Unknown v1.SitePhase = "Unknown"
+	Missing v1.SitePhase = "Missing" // the site has no workload, and the controller has not said why
+	Unknown v1.SitePhase = "Unknown" // the controller has not reported the site
 )
 
 // Grid is the state of one grid.

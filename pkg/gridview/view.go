@@ -309,9 +309,6 @@ func (v *View) Empty() bool {
 // the Service to its site.
 func (v *View) Healthy() bool { return v.Error == "" && !Failed(v.Findings) }
 
-// notPreferred is why an endpoint on a node that has one of several keys is hidden.
-const notPreferred = "it is not ready, and of several topologyKeys the first counts that a ready endpoint matches"
-
 // whyHidden returns why no node sees an endpoint.
 func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.Labels) string {
 	labels, known := nodes[endpoint.Node]
@@ -322,7 +319,7 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 		return "there is no node " + endpoint.Node
 	}
 	if hasAny(labels, keys) {
-		return notPreferred
+		return "it is not ready, and of several topologyKeys the first counts that a ready endpoint matches"
 	}
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -124,7 +125,14 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 // diagnose updates the diagnosis of the cluster.
 func (d *Dashboard) diagnose(ctx context.Context) {
 	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
-	d.facts.update(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
+	d.facts.update(func() bool {
+		if ctx.Err() != nil || reflect.DeepEqual(d.facts.nodes.Diagnosis, diagnosis) {
+			return false
+		}
+		d.facts.nodes.Diagnosis = diagnosis
+		d.facts.forgetAll()
+		return true
+	})
 }
 
 // notReady returns the grids whose pods may show why a site is not ready.

@@ -219,16 +219,6 @@ func (f *facts) childrenOf(kind v1.GridKind) map[string]map[string]metav1.Object
 	return children
 }
 
-// setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
-func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
-	if reflect.DeepEqual(f.nodes.Diagnosis, diagnosis) {
-		return false
-	}
-	f.nodes.Diagnosis = diagnosis
-	f.forgetAll()
-	return true
-}
-
 // setPods sets the pods of the sites of grids that are not ready, and reports whether they have changed. Where they
 // could not be read, the last ones stay.
 func (f *facts) setPods(pods map[gridview.Object]readPods) bool {

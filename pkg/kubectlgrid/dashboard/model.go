@@ -152,7 +152,7 @@ func (f *facts) overview(key string) Overview {
 		o.Grids = append(o.Grids, f.summaryOf(g))
 	}
 	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return cmp.Compare(b.State, a.State) })
-	var grids []gridview.Grid
+	grids := make([]gridview.Grid, 0, len(o.Grids))
 	for _, g := range o.Grids {
 		grids = append(grids, g.grid)
 	}
@@ -232,8 +232,8 @@ func (f *facts) grid(name gridview.Object) *GridDetail {
 	if i < 0 {
 		return nil
 	}
-	r := f.rolloutOf(name)
-	return &GridDetail{output.TypeMeta("DashboardGrid"), grids[i], stateOf(grids[i], r), r,
+	s := f.summaryOf(grids[i])
+	return &GridDetail{output.TypeMeta("DashboardGrid"), grids[i], s.State, s.Rollout,
 		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
 

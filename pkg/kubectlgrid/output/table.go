@@ -8,14 +8,10 @@ import (
 )
 
 const (
-	// None is the text of an empty cell.
-	None = "<none>"
-	// All is the text of a cell for every site.
-	All = "<all>"
-	// Others is the text of a cell for the sites that are not named.
-	Others = "<others>"
-	// gap is how many spaces are between two columns.
-	gap = 3
+	None   = "<none>"   // the text of an empty cell
+	All    = "<all>"    // the text of a cell for every site
+	Others = "<others>" // the text of a cell for the sites that are not named
+	gap    = 3          // spaces between two columns
 )
 
 // Printer writes rows in columns, as kubectl does. A column never becomes narrower, so that later rows, such as those

@@ -157,19 +157,19 @@ func (c *largeCluster) slice(i int) discoveryv1.EndpointSlice {
 }
 
 // read previews what an API server has, without a diagnosis.
-func read(t *testing.T, api client.Reader, query Query) (*gridview.Previewer, error) {
+func read(t *testing.T, api client.Reader, key, namespace string) (*gridview.Previewer, error) {
 	t.Helper()
 	nodes, err := cluster.Nodes(t.Context(), api)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Read(t.Context(), api, &gridview.Groupings{Nodes: nodes}, query)
+	return Read(t.Context(), api, &gridview.Groupings{Nodes: nodes}, key, namespace)
 }
 
 // TestReadInPages: the answer is that of one list, also if the list expires on the way.
 func TestReadInPages(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 9, services: 2, slices: 1100, endpoints: 3, expire: 2}
-	previewer, err := read(t, c.start().API, Query{Key: "site"})
+	previewer, err := read(t, c.start().API, "site", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestReadIsBounded(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 1000, services: 500, slices: 3000, endpoints: 100}
 	api := c.start().API
 	before := liveheap.Size()
-	previewer, err := read(t, api, Query{Key: "site"})
+	previewer, err := read(t, api, "site", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,32 +202,34 @@ func TestReadIsBounded(t *testing.T) {
 func TestReadErrors(t *testing.T) {
 	for _, test := range []struct {
 		cluster *largeCluster
-		query   Query
-		want    string
-		key     bool
+		key     string
+		// namespace is empty for all.
+		namespace string
+		want      string
+		usage     bool
 	}{
 		{
-			&largeCluster{}, Query{},
+			&largeCluster{}, "", "",
 			"give the label key whose values are the sites: --key. Labels that divide these nodes: site (3 sites)",
 			true,
 		},
 		{
-			&largeCluster{}, Query{Key: "zone"},
+			&largeCluster{}, "zone", "",
 			"none of 6 nodes has the label zone. Labels that divide these nodes: site (3 sites)", true,
 		},
 		{
-			&largeCluster{forbidden: "/api/v1/services"}, Query{Key: "site"},
+			&largeCluster{forbidden: "/api/v1/services"}, "site", "",
 			"you may not read the Services of all namespaces; -n NAMESPACE", false,
 		},
 		{
 			&largeCluster{forbidden: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices"},
-			Query{Key: "site", Namespace: "ns"}, "reading the EndpointSlices", false,
+			"site", "ns", "reading the EndpointSlices", false,
 		},
 	} {
 		test.cluster.T, test.cluster.nodes, test.cluster.services, test.cluster.slices = t, 6, 1, 1
-		_, err := read(t, test.cluster.start().API, test.query)
-		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &flags.UsageError{}) != test.key {
-			t.Errorf("%+v: got %v, want %s", test.query, err, test.want)
+		_, err := read(t, test.cluster.start().API, test.key, test.namespace)
+		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &flags.UsageError{}) != test.usage {
+			t.Errorf("%s: got %v, want %s", test.key, err, test.want)
 		}
 	}
 }

@@ -17,31 +17,23 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Query is the input of a preview.
-type Query struct {
-	// Key is the label key whose values would be the sites.
-	Key string
-	// Namespace is that of the Services; empty for all.
-	Namespace string
-}
-
 // candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the Services and EndpointSlices of the cluster, a page at a time. A key that makes no sites is an error of
-// usage.
+// Read reads the Services and EndpointSlices of a namespace, or of all if it is empty, a page at a time. The values of
+// the label key would be the sites. A key that makes no sites is an error of usage.
 func Read(ctx context.Context, api client.Reader, groupings *gridview.Groupings,
-	query Query) (*gridview.Previewer, error) {
-	previewer := gridview.NewPreviewer(query.Key, groupings)
+	key, namespace string) (*gridview.Previewer, error) {
+	previewer := gridview.NewPreviewer(key, groupings)
 	if len(previewer.Sites()) == 0 {
-		return nil, keyError(query.Key, groupings.Nodes)
+		return nil, keyError(key, groupings.Nodes)
 	}
-	in := client.InNamespace(query.Namespace)
+	in := client.InNamespace(namespace)
 	if err := pages.Each(ctx, api, &corev1.ServiceList{}, previewer.AddService, in); err != nil {
-		return nil, readError("Services", query.Namespace, err)
+		return nil, readError("Services", namespace, err)
 	}
 	if err := pages.Each(ctx, api, &discoveryv1.EndpointSliceList{}, previewer.AddSlice, in); err != nil {
-		return nil, readError("EndpointSlices", query.Namespace, err)
+		return nil, readError("EndpointSlices", namespace, err)
 	}
 	return previewer, nil
 }

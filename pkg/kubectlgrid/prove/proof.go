@@ -149,7 +149,7 @@ func (p *plan) ready(view *gridview.View, s *sample) bool {
 		return false
 	}
 	return slices.ContainsFunc(view.Sites[i].Reach, func(r gridview.PortReach) bool {
-		return r.Family == familyOf(s.target.Addr()) && (r.Name == p.portName || r.Protocol == "") &&
+		return r.AddressType == string(familyOf(s.target.Addr())) && (r.Name == p.portName || r.Protocol == "") &&
 			r.Reach != gridview.CellEmpty && r.Reach != gridview.CellUnknown && r.Reach != gridview.CellTerminating
 	})
 }

@@ -110,8 +110,8 @@ func TestViews(t *testing.T) {
 		{"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`,
 			[]string{"p@a1 s!@c1 r@b1"},
 			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) zone: r",
-				"zone=c,region=s(c1) : ", "hidden s!: it is not ready, and of several topologyKeys the first counts that a ready " +
-					"endpoint matches"}, false, false, "zone=c,region=s"},
+				"zone=c,region=s(c1) : ", "hidden s!: it is not ready, and of several topologyKeys the first counts " +
+					"that a ready endpoint matches"}, false, false, "zone=c,region=s"},
 		{"any alone", `["*"]`, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) : z p"}, false, true, ""},
 		{"not governed", ``, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) : z p"}, false, true, ""},
 		{"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true,

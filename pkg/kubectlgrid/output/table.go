@@ -7,11 +7,12 @@ import (
 	"unicode/utf8"
 )
 
+// The texts of cells.
 const (
-	None   = "<none>"   // the text of an empty cell
-	All    = "<all>"    // the text of a cell for every site
-	Others = "<others>" // the text of a cell for the sites that are not named
-	gap    = 3          // spaces between two columns
+	None   = "<none>"   // of an empty cell
+	All    = "<all>"    // of a cell for every site
+	Others = "<others>" // of a cell for the sites that are not named
+	gap    = 3          // how many spaces are between two columns
 )
 
 // Printer writes rows in columns, as kubectl does. A column never becomes narrower, so that later rows, such as those

@@ -82,9 +82,6 @@ func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
 // getObject returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
 func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
 	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
-	if account == "" {
-		return s.findObject(k, name)
-	}
 	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
 	// time.
 	if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
@@ -225,36 +222,29 @@ func bearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// accountToken returns the newest kept token of an account for kube-apiserver; "" means any account.
-func (s *Store) accountToken(account string) (newest token, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for request, kept := range s.tokens {
-		if request.Audience == "" && (account == "" || account == request.account()) &&
-			(!ok || kept.Issued.After(newest.Issued)) {
-			newest, ok = kept, true
-		}
-	}
-	return newest, ok
-}
-
 func (r tokenRequest) account() string { return r.Namespace + "/" + r.ServiceAccount }
 
-var errNoAccount = errors.New("the ServiceAccount has no token for a pod of this node")
-
-// accountTokens are the kept tokens of an account, "" for any.
+// accountTokens are the kept tokens of an account for kube-apiserver, "" for any account.
 type accountTokens struct {
 	store   *Store
 	account string
 }
 
-// Token implements oauth2.TokenSource.
+// Token implements oauth2.TokenSource. It returns the newest one.
 func (t accountTokens) Token() (*oauth2.Token, error) {
-	kept, ok := t.store.accountToken(t.account)
-	if !ok {
-		return nil, errNoAccount
+	t.store.mu.Lock()
+	defer t.store.mu.Unlock()
+	var newest token
+	for request, kept := range t.store.tokens {
+		if request.Audience == "" && (t.account == "" || t.account == request.account()) &&
+			!kept.Issued.Before(newest.Issued) {
+			newest = kept
+		}
 	}
-	return &oauth2.Token{AccessToken: kept.Token}, nil
+	if newest.Token == "" {
+		return nil, errors.New("the ServiceAccount has no token for a pod of this node")
+	}
+	return &oauth2.Token{AccessToken: newest.Token}, nil
 }
 
 // connectAccounts lets the follower read with the tokens of accounts. config is the node's own configuration.

@@ -115,7 +115,7 @@ func isWatch(r *http.Request) bool {
 // timeoutOf returns how long a watch lasts.
 func timeoutOf(r *http.Request, most time.Duration) time.Duration {
 	if seconds, err := strconv.ParseUint(r.URL.Query().Get("timeoutSeconds"), 10, 31); err == nil && seconds > 0 {
-		return min(time.Duration(seconds)*time.Second, most) //nolint:gosec // at most 31 bits
+		return min(time.Duration(seconds)*time.Second, most)
 	}
 	return most
 }

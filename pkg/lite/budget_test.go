@@ -173,9 +173,7 @@ func (f diskFixture) isUnsaved(namespace, name string) bool {
 // tick does what keep does each second.
 func (f diskFixture) tick() {
 	time.Sleep(commitInterval)
-	if left := f.left(); left > 0 {
-		f.commit(klog.Background(), left)
-	}
+	f.commit(klog.Background(), f.left())
 }
 
 // TestOneTenantsChanges: when all large objects that a pod names change at once, a new pod of somebody else is on the

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -49,34 +50,28 @@ func (s *Server) condition() corev1.NodeCondition {
 // updateCondition keeps the Node's condition up to date until ctx is done, and then removes it, because it would become
 // wrong.
 func (s *Server) updateCondition(ctx context.Context) {
-	ticker := time.NewTicker(tellInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
-			if s.link.Away() != nil {
-				return
-			}
-			if err := s.follower.patchStatus(context.WithoutCancel(ctx), gracePeriod, nothing); err != nil {
-				klog.FromContext(ctx).Error(err, "Cannot remove the Node's condition, which may become wrong",
-					"condition", v1.NodeStartsAlone)
-			}
-			return
-		case <-ticker.C:
-		}
+	logger := klog.FromContext(ctx)
+	_ = wait.PollUntilContextCancel(ctx, tellInterval, false, func(ctx context.Context) (bool, error) {
 		now, told := s.condition(), ptr.Deref(v1.StartsAlone(s.store.nodeObject()), corev1.NodeCondition{})
 		if s.link.Away() != nil || (now.Status == told.Status && now.Reason == told.Reason &&
 			now.Message == told.Message && time.Since(told.LastHeartbeatTime.Time) < heartbeat) {
-			continue
+			return false, nil
 		}
 		now.LastHeartbeatTime, now.LastTransitionTime = metav1.Now(), told.LastTransitionTime
 		if now.Status != told.Status {
 			now.LastTransitionTime = now.LastHeartbeatTime
 		}
 		if err := s.follower.patchStatus(ctx, tokenTimeout, now); err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot update the Node's condition, trying again", "err", err)
+			logger.V(2).Info("Cannot update the Node's condition, trying again", "err", err)
 		}
+		return false, nil
+	})
+	if s.link.Away() != nil {
+		return
+	}
+	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
+	if err := s.follower.patchStatus(context.WithoutCancel(ctx), gracePeriod, nothing); err != nil {
+		logger.Error(err, "Cannot remove the Node's condition, which may become wrong", "condition", v1.NodeStartsAlone)
 	}
 }
 

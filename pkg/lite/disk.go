@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
@@ -64,7 +65,6 @@ func (s *Server) writeFiles(logger klog.Logger) {
 	}
 }
 
-// updateExplanation updates explained: the pods that would start.
 func (s *Server) updateExplanation() {
 	e := s.explain()
 	s.explained.Store(&e)
@@ -72,7 +72,9 @@ func (s *Server) updateExplanation() {
 
 // commit writes what has changed to the disk. left is how many bytes may be written now.
 func (s *Server) commit(logger klog.Logger, left int64) {
-	s.commitGone(logger)
+	if s.commitGone(logger); left == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes := s.store.takePending(left)
@@ -108,22 +110,11 @@ func (s *Server) noteCommit(logger klog.Logger, of changes, err error) {
 // less often, so that one commit has the changes of a longer time.
 func (s *Server) commitChanges(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(commitInterval)
-	defer ticker.Stop()
-	explained := uint64(0)
-	for tick := 1; ; tick++ {
-		select {
-		case <-ctx.Done():
-			s.commit(logger, hourlyBytes)
-			return
-		case <-ticker.C:
-		}
-		count := s.store.changeCount()
-		if left := s.left(); left > 0 {
-			s.commit(logger, left)
-		} else {
-			s.commitGone(logger)
-		}
+	tick, explained := 0, uint64(0)
+	_ = wait.PollUntilContextCancel(ctx, commitInterval, false, func(context.Context) (bool, error) {
+		tick++
+		count := s.store.recorded.Load()
+		s.commit(logger, s.left())
 		again := tick%int(lookInterval/commitInterval) == 0
 		if again {
 			s.writeFiles(logger) // the disk may have been full
@@ -132,7 +123,9 @@ func (s *Server) commitChanges(ctx context.Context) {
 			s.updateExplanation()
 			explained = count
 		}
-	}
+		return false, nil
+	})
+	s.commit(logger, hourlyBytes)
 }
 
 // left returns how many bytes may be written to the disk now.

@@ -2,9 +2,7 @@ package lite
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -238,11 +236,6 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 		all = append(all, pod)
 	}
 	return all, failed
-}
-
-func (s *Server) serveExplanation(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.explained.Load()) // if the client is gone, its request ends
 }
 
 // Stuck returns the pods that would not start.

@@ -293,7 +293,8 @@ func TestExplain(t *testing.T) {
 		t.Errorf("with pods that have ended: %v", said)
 	}
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
-	if missing := f.server.explain().Missing; len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
+	if missing := f.server.explain().Missing; len(missing) != 1 ||
+		!strings.Contains(missing[0], "certificate has expired at") {
 		t.Errorf("got %q", missing)
 	}
 }

@@ -93,15 +93,15 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 	if !s.accounts[account] || said.Subject != "system:serviceaccount:"+of.Namespace+":"+of.ServiceAccount.Name {
 		return "", fmt.Errorf("%s is not in --allow-service-accounts", said.Subject)
 	}
-	kept, ok := s.accountToken(account)
-	if !ok {
-		return "", errNoAccount
+	kept, err := accountTokens{s, account}.Token()
+	if err != nil {
+		return "", err
 	}
-	_, own, err := parseToken(kept.Token)
+	_, own, err := parseToken(kept.AccessToken)
 	if err != nil || own.Issuer == "" || len(own.Audience) == 0 {
 		return "", errors.New("the token of this node for the same account cannot be read")
 	}
-	now := s.now()
+	now, pod := s.now(), s.findObject(pods, types.NamespacedName{Namespace: of.Namespace, Name: of.Pod.Name})
 	// kube-apiserver has signed it, so it has been valid. A clock that is behind must not make it invalid.
 	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
 		keepHeard); err != nil {
@@ -112,16 +112,10 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 		return "", jwt.ErrExpired
 	case of.ServiceAccount.UID != own.Kubernetes.ServiceAccount.UID:
 		return "", errors.New("the ServiceAccount has been deleted and recreated since")
-	case of.Node != nil && of.Node.Name != s.node, !s.runs(of.Namespace, of.Pod):
+	case of.Node != nil && of.Node.Name != s.node, pod == nil || pod.UID != string(of.Pod.UID):
 		return "", errors.New("it is not bound to a pod of this node")
 	}
 	return account, nil
-}
-
-// runs reports whether a pod belongs to this node, and is not gone.
-func (s *Store) runs(namespace string, pod tokenObject) bool {
-	o := s.findObject(pods, types.NamespacedName{Namespace: namespace, Name: pod.Name})
-	return o != nil && pod.UID != "" && o.UID == string(pod.UID)
 }
 
 // useKeys starts to use the cluster's keys, a JSON Web Key Set. The caller holds the lock.

@@ -110,8 +110,8 @@ func clock(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
 			missing.add("container %s started last at %s, which is still to come by this node's clock: the kubelet "+
-				"starts it again and takes it for the dead one, not ready, until the clock is right or crictl rm --all "+
-				"has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339))
+				"starts it again and takes it for the dead one, not ready, until the clock is right or crictl rm "+
+				"--all has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339))
 		}
 	}
 }

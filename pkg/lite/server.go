@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -176,7 +177,7 @@ func (s *Server) forward(
 	return filters.WithUpgrades()(forward), nil
 }
 
-// ServeHTTP implements http.Handler. The kubelet is whoever has a certificate for this node that the cluster's CA signed.
+// ServeHTTP implements http.Handler. The kubelet is the client with a certificate of the cluster's CA for this node.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var chains [][]*x509.Certificate
 	if r.TLS != nil {
@@ -184,7 +185,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch isKubelet := len(chains) > 0 && nodeOf(chains[0][0].Subject) == s.store.node; {
 	case isKubelet && r.URL.Path == ExplainPath:
-		s.serveExplanation(w)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.explained.Load()) //nolint:errchkjson // it has texts; the client may be gone
 	case isKubelet:
 		s.serveKubelet(w, r)
 	case r.TLS == nil || len(chains) > 0 || bearerOf(r) == "":
@@ -234,7 +236,8 @@ func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
 
 // Run serves until ctx is done, or fails.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.disk.Close() // every commit was synced
+	defer s.disk.Close()     // every commit was synced
+	defer s.listener.Close() // if it is not served yet
 	background, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -304,12 +307,19 @@ func (s *Server) checkAge() error {
 	if s.config.MaxOfflineAge == 0 || s.link.Away() == nil {
 		return nil
 	}
-	age, err := s.store.silence()
-	if err == nil && age > s.config.MaxOfflineAge {
-		err = fmt.Errorf("the last contact with kube-apiserver was %s ago, and after --max-offline-age=%s it may "+
+	s.store.mu.Lock()
+	age := time.Since(s.store.heard)
+	s.store.mu.Unlock()
+	switch {
+	case age < 0:
+		return errors.New("the clock is behind the time of the last contact with kube-apiserver, so that how long it " +
+			"has been away is not known")
+	case age > s.config.MaxOfflineAge:
+		return fmt.Errorf("the last contact with kube-apiserver was %s ago, and after --max-offline-age=%s it may "+
 			"have given the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
+	default:
+		return nil
 	}
-	return err
 }
 
 // healthHandler serves /readyz and the others. On the loopback the Host header must name the loopback: otherwise a web

@@ -96,7 +96,7 @@ func (k sink) At(version string, apply func()) {
 	s := k.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.recorded
+	before := s.recorded.Load()
 	if apply != nil {
 		apply()
 	}
@@ -112,7 +112,7 @@ func (k sink) At(version string, apply func()) {
 			}
 		}
 	}
-	if s.recorded > before || set.version == 0 {
+	if s.recorded.Load() > before || set.version == 0 {
 		s.recordChange(k.scope.key(keySet), change{value: []byte(version), in: k.scope, versions: set})
 	}
 	set.version, set.current = number, true

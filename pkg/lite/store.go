@@ -3,7 +3,6 @@ package lite
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -11,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +27,9 @@ type Store struct {
 	accounts map[string]bool
 	kinds    map[string]*kind
 
+	// recorded is how many changes there have been since the start of the process.
+	recorded atomic.Uint64
+
 	mu sync.Mutex
 	// The fields below are guarded by mu.
 
@@ -39,8 +42,6 @@ type Store struct {
 	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
 	// wholeState includes.
 	pending, inState changes
-	// recorded is how many changes there have been since the start of the process.
-	recorded uint64
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
 	// a bookmark at least about every minute. heardKept is the value on the disk. heardHere is when heard was received
 	// or read, by the monotonic clock of this process, which changes of the wall clock do not affect.
@@ -279,14 +280,7 @@ func (s *Store) recordChange(key string, made change) {
 		made.since = s.pending[key].since
 	}
 	s.pending[key] = &made
-	s.recorded++
-}
-
-// changeCount returns how many changes there have been.
-func (s *Store) changeCount() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.recorded
+	s.recorded.Add(1)
 }
 
 // unsavedChanges returns how many changes are not on the disk, and since when.
@@ -343,19 +337,6 @@ func (s *Store) noteContact(now time.Time) {
 func textOf(at time.Time) []byte {
 	text, _ := at.MarshalText() // the clock of a machine does not reach the year 10000
 	return text
-}
-
-// silence returns the time since kube-apiserver last sent anything about the node's pods. The error is why that is not
-// known.
-func (s *Store) silence() (time.Duration, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	age := time.Since(s.heard)
-	if age < 0 {
-		return 0, errors.New("the clock is behind the time of the last contact with kube-apiserver, so that how " +
-			"long it has been away is not known")
-	}
-	return age, nil
 }
 
 // dropSet removes a set that no pod names any longer, or that is too large.

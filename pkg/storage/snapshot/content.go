@@ -96,11 +96,9 @@ func parse(kept map[string][]byte) (content, error) {
 	if c.head == nil {
 		return content{}, nil
 	}
-	var often mark
-	if err := errors.Join(decode(c.head, c.State), decode(c.mark, &often)); err != nil {
+	if err := errors.Join(decode(c.head, c.State), decode(c.mark, c.State)); err != nil {
 		return content{}, err
 	}
-	c.AsOf, c.Revision, c.ShareMark = often.AsOf, often.Revision, often.ShareMark
 	for _, key := range slices.Sorted(maps.Keys(kept)) {
 		name, ok := strings.CutPrefix(key, objectPrefix)
 		if !ok {

@@ -9,9 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/storage/ephemeral"
-	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -155,6 +156,7 @@ func (s *Store) refuseVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Nod
 		missing.add("volume %s has to be attached by the control plane", v.Name)
 	}
 	mode, why := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem), ""
+	from := ptr.Deref(bound.Spec.NodeAffinity, corev1.VolumeNodeAffinity{}).Required
 	switch {
 	case claim.Name == "":
 	case claim.DeletionTimestamp != nil:
@@ -168,7 +170,7 @@ func (s *Store) refuseVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Nod
 	case bound.Name == "":
 	case ptr.Deref(bound.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
 		why = "names PersistentVolume " + bound.Name + ", which is bound to another claim"
-	case node.Name != "" && volume.CheckNodeAffinity(&bound, node.Labels) != nil:
+	case from != nil && node.Name != "" && !reaches(from, node):
 		why = "names PersistentVolume " + bound.Name + ", whose node affinity does not match the Node's labels"
 	case !fits(mode, pod, v.Name):
 		why = fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
@@ -184,6 +186,14 @@ func (s *Store) attaches(name string) bool {
 	driver := &storagev1.CSIDriver{}
 	known := s.decode(csiDrivers, types.NamespacedName{Name: name}, driver)
 	return !known || ptr.Deref(driver.Spec.AttachRequired, true)
+}
+
+// reaches reports whether a volume may be used from a node, by the node's labels. (component-helpers/storage/volume has
+// it too, but would make the program a third larger.)
+func reaches(from *corev1.NodeSelector, node *corev1.Node) bool {
+	labels := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels}}
+	matches, err := helpers.MatchNodeSelectorTerms(labels, from)
+	return matches && err == nil
 }
 
 // fits reports whether the containers of a pod use a volume as its mode allows: they mount a file system, and a block

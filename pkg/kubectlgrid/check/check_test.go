@@ -724,8 +724,8 @@ images:
 	}
 	old := install(func(c *testCluster) { c.server.Version = "v1.28.0" },
 		image(kubeProxy, "registry.k8s.io/kube-proxy:v1.28.0"))
-	if !strings.Contains(old.Kustomization, "$patch: delete") ||
-		strings.Count(old.Kustomization, "$patch: delete") != 3 ||
+	if strings.Count(old.Kustomization, "$patch: delete") != 2 ||
+		!strings.Contains(old.Kustomization, "target: {group: flowcontrol.apiserver.k8s.io}") ||
 		!strings.Contains(old.Kustomization, "target: {group: admissionregistration.k8s.io}") ||
 		!strings.Contains(old.Values, "policy: false") ||
 		!strings.Contains(old.Values, "flowControl:\n  enabled: false") {

@@ -88,7 +88,7 @@ type Options struct {
 	Stream  func(ctx context.Context, stepped func(version string)) error
 	Silence time.Duration
 	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
-	// used. See Group.KnowsNode.
+	// used. See Group.NodeWitness.
 	Witness func(context.Context) error
 	Sink    Sink
 }

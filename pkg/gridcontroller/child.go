@@ -171,7 +171,7 @@ var progressOf = map[string]func(name string, spec, status map[string]any) progr
 // progress is the progress of the child's own controller.
 type progress struct {
 	replicas, updated, ready, available int64
-	// none is set if a person wants no pods: spec.replicas is 0. For a DaemonSet see pass.excludes.
+	// none is set if a person wants no pods: spec.replicas is 0. For a DaemonSet see assigned.excludes.
 	none bool
 	// complete is set if all pods of the spec exist and are available. A rollout that waits for the user (a partition,
 	// OnDelete) is complete. strays is how many nodes have a pod of a DaemonSet whose status does not count it, because

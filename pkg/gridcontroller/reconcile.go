@@ -194,6 +194,7 @@ func (r *reconciler) reconcileWorkloads(
 		c.stop(r.recordGridEvent(grid, m, err))
 		return r.writeStatus(ctx, grid, changed, m, time.Time{})
 	}
+	// A plan gives a new revision only to sites that the written status lists, so the status may be written last.
 	report, err := p.run(ctx, children)
 	if err != nil { // existing workloads are left alone
 		told := r.recordGridEvent(grid, m, err)

@@ -386,7 +386,7 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 		p.lookAgain(over)
 	}
 	changed := now
-	changed.why = before.why // it may be another one at each pass
+	changed.why = before.why                                         // it may be another one at each pass
 	if changed != *before || (now.why == "") != (before.why == "") { // the plan must know
 		p.lookAgain(p.clock.Now())
 	}

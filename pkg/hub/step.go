@@ -42,27 +42,27 @@ func (s reading) publish(c *facts.Change) {
 		t.before[n.Name] = labels
 	}
 	for name, o := range c.NodesGiven {
-		t.placeNode(name, o)
+		t.publishNode(name, o)
 	}
 	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
 	// of the labels of the nodes that it names.
 	changed := sets.KeySet(c.Objects)
 	for key := range c.Whole {
 		if key.Resource == served.Services {
-			changed.Insert(t.placeService(key.Name)...)
+			changed.Insert(t.publishService(key.Name)...)
 		}
 	}
 	for n := range c.Relabelled {
 		changed.Insert(n.Objects...)
 	}
 	for o := range changed {
-		t.placeSlice(o)
+		t.publishSlice(o)
 	}
 	t.sendToStreams()
 }
 
-// placeNode publishes a node, or its removal, to its own class, and its labels to the classes that name it.
-func (t *step) placeNode(name string, o *wire.Object) {
+// publishNode publishes a node, or its removal, to its own class, and its labels to the classes that name it.
+func (t *step) publishNode(name string, o *wire.Object) {
 	before, after := t.nodes[name], node{}
 	delete(t.nodes, name)
 	if o != nil {
@@ -85,8 +85,8 @@ func (t *step) placeNode(name string, o *wire.Object) {
 	}
 }
 
-// placeService publishes a Service, or its removal, and returns its slices.
-func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) {
+// publishService publishes a Service, or its removal, and returns its slices.
+func (t *step) publishService(name types.NamespacedName) (slices []*facts.Object) {
 	var after *object
 	if s := t.facts.Service(name); s != nil {
 		slices = s.Objects(served.EndpointSlices)
@@ -119,8 +119,8 @@ func (t *step) place(o *facts.Object) placed {
 	return now
 }
 
-// placeSlice publishes the change of a slice to the classes whose parts of it differ.
-func (t *step) placeSlice(o *facts.Object) {
+// publishSlice publishes the change of a slice to the classes whose parts of it differ.
+func (t *step) publishSlice(o *facts.Object) {
 	after := t.place(o)
 	was, is := t.slices[o].splitFor(&wire.Parts{}, t.labelsBefore), after.splitFor(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after

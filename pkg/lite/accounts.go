@@ -15,7 +15,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -26,7 +25,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (
@@ -70,30 +68,6 @@ func (s *Store) allow(accounts []types.NamespacedName) {
 			s.kinds[listed.key()], s.kinds[got.key()] = &listed, &got
 		}
 	}
-}
-
-// kindOf returns the kind that a request is for, with k's account and getOnly; nil if that is not kept.
-func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
-	k.resource = &resource{GroupVersionResource: schema.GroupVersionResource{
-		Group: info.Group, Version: info.Version, Resource: info.Resource}}
-	return s.kinds[k.key()]
-}
-
-// getObject returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
-func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
-	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
-	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
-	// time.
-	if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
-		if len(objects) == 0 {
-			return nil
-		}
-		return objects[0]
-	}
-	if o := s.findObject(k, name); o != nil {
-		return o
-	}
-	return s.findObject(s.kindOf(info, kind{account: account, getOnly: true}), name)
 }
 
 // scopeOf returns the scope that an account reads with a request. ok is false if it is not kept.

@@ -13,8 +13,8 @@
 //
 // # Parts
 //
-//   - Store has the objects, tokens and confirmations, in memory and on the disk (pkg/program/store). Its sets are
-//     Sinks of pkg/follow.
+//   - Store has the objects, tokens and confirmations, in memory and on the disk (pkg/program/store). A sink
+//     is the Sink of pkg/follow of one of its sets.
 //   - follower follows the wanted sets: some always, the others as the node's pods name them.
 //   - accounts.go notes the accounts' reads; keys.go identifies accounts by their tokens and the cluster's keys.
 //   - disk.go commits changes, and reports those that are not on the disk; gone.go notes which pods are gone.

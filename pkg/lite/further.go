@@ -3,7 +3,6 @@ package lite
 import (
 	"context"
 	"crypto/tls"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -43,17 +42,6 @@ func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, err
 		last.Store(&pair)
 		return &pair, nil
 	}
-}
-
-// httpServer makes the server of a TLS address.
-func (s *Server) httpServer(
-	ctx context.Context, address string, get func(*tls.ClientHelloInfo) (*tls.Certificate, error),
-) *http.Server {
-	return &http.Server{Addr: address, Handler: s, TLSConfig: s.tlsConfig(get), ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
-		BaseContext: func(net.Listener) context.Context {
-			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
-		}}
 }
 
 // serveFurther serves the further address and that of /readyz until ctx is done, once the node has them. The kubelet

@@ -177,6 +177,17 @@ func (s *Server) forward(
 	return filters.WithUpgrades()(forward), nil
 }
 
+// httpServer makes the server of a TLS address.
+func (s *Server) httpServer(
+	ctx context.Context, address string, get func(*tls.ClientHelloInfo) (*tls.Certificate, error),
+) *http.Server {
+	return &http.Server{Addr: address, Handler: s, TLSConfig: s.tlsConfig(get), ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
+		BaseContext: func(net.Listener) context.Context {
+			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
+		}}
+}
+
 // ServeHTTP implements http.Handler. The kubelet is the client with a certificate of the cluster's CA for this node.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var chains [][]*x509.Certificate

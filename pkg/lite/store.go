@@ -13,10 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/go-jose/go-jose/v4"
-
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -593,6 +594,30 @@ func (s *Store) readScope(of scope) (version uint64, objects []*wire.Object, ok 
 // isGone reports whether an object is a pod that is gone. The caller holds the lock.
 func (s *Store) isGone(k *kind, o *wire.Object) bool {
 	return s.ends[types.UID(o.UID)].outcome > refused && k.GroupVersionResource == pods.GroupVersionResource
+}
+
+// kindOf returns the kind that a request is for, with k's account and getOnly; nil if that is not kept.
+func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
+	k.resource = &resource{GroupVersionResource: schema.GroupVersionResource{
+		Group: info.Group, Version: info.Version, Resource: info.Resource}}
+	return s.kinds[k.key()]
+}
+
+// getObject returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
+func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
+	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
+	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
+	// time.
+	if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
+		if len(objects) == 0 {
+			return nil
+		}
+		return objects[0]
+	}
+	if o := s.findObject(k, name); o != nil {
+		return o
+	}
+	return s.findObject(s.kindOf(info, kind{account: account, getOnly: true}), name)
 }
 
 // findObject returns one object; nil if kube-apiserver has not sent it.

@@ -446,6 +446,22 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	})
 }
 
+// openViews makes the views from which clients are served. Their histories begin above every revision of an earlier
+// process.
+func (p *Proxy) openViews(logger klog.Logger) {
+	options := view.Options{
+		Facts: p.facts, Viewer: view.Node(p.config.NodeName),
+		History:       history.Options{Revisions: p.revisions, JSON: history.NewJSONCache(history.DefaultJSONBytes)},
+		LocalEndpoint: p.config.LocalEndpoint, KeepKubernetesEndpoint: !p.config.RewriteKubernetes,
+		Logger: logger.WithName("view"),
+	}
+	p.view = view.New(options)
+	p.sites = view.NewSites(options)
+	if snapshots := p.snapshots.Load(); snapshots != nil {
+		snapshots.Source = p.view
+	}
+}
+
 // makeServer makes the server of requests, whose contexts come from base.
 func (p *Proxy) makeServer(base context.Context) *http.Server {
 	server := &http.Server{

@@ -11,9 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/filters"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/snapshot"
-	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 const (
@@ -79,22 +77,6 @@ func (p *Proxy) closeStateDir(logger klog.Logger) {
 	}
 	if err := errors.Join(closed...); err != nil {
 		logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
-	}
-}
-
-// openViews makes the views from which clients are served. Their histories begin above every revision of an earlier
-// process.
-func (p *Proxy) openViews(logger klog.Logger) {
-	options := view.Options{
-		Facts: p.facts, Viewer: view.Node(p.config.NodeName),
-		History:       history.Options{Revisions: p.revisions, JSON: history.NewJSONCache(history.DefaultJSONBytes)},
-		LocalEndpoint: p.config.LocalEndpoint, KeepKubernetesEndpoint: !p.config.RewriteKubernetes,
-		Logger: logger.WithName("view"),
-	}
-	p.view = view.New(options)
-	p.sites = view.NewSites(options)
-	if snapshots := p.snapshots.Load(); snapshots != nil {
-		snapshots.Source = p.view
 	}
 }
 

@@ -61,8 +61,8 @@ func (m marks) list() []string {
 	return all
 }
 
-// begin continues the attempt of the written status, or begins a new one.
-func (p *planner) begin() {
+// readAttempt continues the attempt of the written status, or begins a new one.
+func (p *planner) readAttempt() {
 	p.heard = p.lastHeard()
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
@@ -75,13 +75,13 @@ func (p *planner) begin() {
 		}
 		p.catchUp()
 	case p.Current == "" && !others: // a new grid: all sites get the revision at once
-		p.attempt()
+		p.newAttempt()
 		p.status.AtOnce, p.plan.Current = true, p.Revision
 	case p.Current == p.Revision && p.Status == nil && !others: // the grid gets a rollout, without a change
-		p.attempt()
+		p.newAttempt()
 		p.status.Passed = []string{allGates}
 	default:
-		p.attempt()
+		p.newAttempt()
 		if p.Current == p.Revision {
 			p.status.GoesBack = undone
 		}
@@ -154,9 +154,9 @@ func (p *planner) upgrade() {
 	s.AcceptedSites, s.ProvenSites = accepted.list(), proofs.list()
 }
 
-// attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites that
-// are silent already are no outage.
-func (p *planner) attempt() {
+// newAttempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites
+// that are silent already are no outage.
+func (p *planner) newAttempt() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
 		start = last.StartTime.Add(time.Second) // the start time identifies the attempt

@@ -155,14 +155,14 @@ func NewPlan(in Input) Plan {
 	for _, u := range in.Sites { // a copy
 		p.all = append(p.all, &u)
 	}
-	p.begin()
+	p.readAttempt()
 	p.findOutage()
-	p.list()
+	p.enlistUnproven()
 	for _, u := range p.all {
-		p.follow(u)
+		p.followSite(u)
 	}
 	p.judge()
-	p.keep()
+	p.keepRevisions()
 	switch {
 	case p.halted():
 		p.setPhase(v1.RolloutHalted, p.current(), p.status.Message)
@@ -271,9 +271,9 @@ func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.Ro
 	return of
 }
 
-// keep leaves every site its revision. A site without a workload gets the current one, or the new one if it had proven
-// that in this attempt.
-func (p *planner) keep() {
+// keepRevisions leaves every site its revision. A site without a workload gets the current one, or the new one if it had
+// proven that in this attempt.
+func (p *planner) keepRevisions() {
 	for _, site := range p.all {
 		of := p.listed[site.Name]
 		switch {

@@ -26,9 +26,9 @@ const (
 	checkReport = 30 * time.Second
 )
 
-// list lists the sites that have the revision and are not known to have proven it. Listed names that are not sites at
-// present keep their place in the list for a while, because a label may be missing for seconds.
-func (p *planner) list() {
+// enlistUnproven lists the sites that have the revision and are not known to have proven it. Listed names that are not
+// sites at present keep their place in the list for a while, because a label may be missing for seconds.
+func (p *planner) enlistUnproven() {
 	exist := map[string]bool{}
 	for _, u := range p.all {
 		exist[u.Name] = true
@@ -63,8 +63,8 @@ func (p *planner) broken(u *Site) bool {
 	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && p.outage == ""
 }
 
-// follow follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.
-func (p *planner) follow(u *Site) {
+// followSite follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.
+func (p *planner) followSite(u *Site) {
 	of := p.listed[u.Name]
 	if u.Partly && !u.Ready && u.Pods == nil && (of != nil || u.Broken != "" || !p.proven(u)) {
 		p.ask(u, time.Time{})

@@ -82,7 +82,7 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 		delete(p.listed, u.Name)
 	}
 	if p.status.GoesBack != "" {
-		p.attempt()
+		p.newAttempt()
 		clear(p.proofs)
 		clear(p.written)
 		p.status.Phase = v1.RolloutProgressing

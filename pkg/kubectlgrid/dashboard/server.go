@@ -164,7 +164,7 @@ func found[T any](object *T, otherwise string) (any, error) {
 	return object, nil
 }
 
-// failure returns a Status, with which an API server answers, too.
+// failure returns a Status, as an API server does.
 func failure(code int, message string) (int, any) {
 	return code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stallLooks is how many times within the write timeout a stallGuard checks the running writes. A client is cut off
+// stallChecks is how many times within the write timeout a stallGuard checks the running writes. A client is cut off
 // when it has accepted nothing for the write timeout, plus a part of it that depends on when the write began.
 const stallChecks = 4
 
@@ -52,7 +52,7 @@ func (g *guardedWriter) write(data []byte, flush bool) (err error) {
 	return nil
 }
 
-// stalled makes a check, and reports whether the same write was running at the last stallLooks checks.
+// stalled makes a check, and reports whether the same write was running at the last stallChecks checks.
 func (g *guardedWriter) stalled() bool {
 	steps := g.steps.Load()
 	if steps%2 == 0 || steps != g.seen {

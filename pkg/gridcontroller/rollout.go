@@ -385,9 +385,8 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 	if over := now.since.Add(p.spec.ProgressDeadline()); now.why != "" && p.clock.Now().Before(over) {
 		p.lookAgain(over)
 	}
-	changed := now
-	changed.why = before.why                                         // it may be another one at each pass
-	if changed != *before || (now.why == "") != (before.why == "") { // the plan must know
+	// The plan must know of it. Why may differ at each pass.
+	if (now.why == "") != (before.why == "") || now.revision != before.revision || !now.since.Equal(before.since) {
 		p.lookAgain(p.clock.Now())
 	}
 	*before = now

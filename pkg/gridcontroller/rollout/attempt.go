@@ -115,23 +115,23 @@ func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
 }
 
-// upgrade reads the status of a controller from before gates. There waves in state Done have passed, sites that have the
-// revision and are not listed are proven, and phases are decisions.
+// upgrade reads the status of a controller from before gates. There waves in state Done have passed, sites that have
+// the revision and are not listed are proven, and phases are decisions.
 func (p *planner) upgrade() {
 	s := p.status
 	if len(s.Passed)+len(s.ProvenSites) > 0 {
 		return
 	}
-	switch s.Phase {
-	case v1.RolloutComplete:
+	if s.Phase == v1.RolloutComplete {
 		s.Passed = []string{allGates}
 		return
-	case v1.RolloutRollingBack, v1.RolloutRolledBack:
-		s.GoesBack = cmp.Or(s.GoesBack, s.Message, "sites failed")
-	case v1.RolloutOutage:
-		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltOutage)
 	}
-	if s.HaltTime != nil {
+	if s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack {
+		s.GoesBack = cmp.Or(s.GoesBack, s.Message, "sites failed")
+	}
+	if s.HaltTime != nil && s.Phase == v1.RolloutOutage {
+		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltOutage)
+	} else if s.HaltTime != nil {
 		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltFailures)
 	}
 	accepted, proofs, listed := readMarks(s.AcceptedSites), marks{}, map[string]bool{}

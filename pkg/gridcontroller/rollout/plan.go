@@ -271,8 +271,8 @@ func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.Ro
 	return of
 }
 
-// keepRevisions leaves every site its revision. A site without a workload gets the current one, or the new one if it had
-// proven that in this attempt.
+// keepRevisions leaves every site its revision. A site without a workload gets the current one, or the new one if it
+// had proven that in this attempt.
 func (p *planner) keepRevisions() {
 	for _, site := range p.all {
 		of := p.listed[site.Name]

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 gremlins=$PWD/bin/gremlins
 # Each change is compiled and linked again.
 export GOFLAGS="${GOFLAGS:-} -vet=off -ldflags=-w"
+# A change may make a test allocate without end. 8 GiB of addresses are enough for a compiler.
+ulimit -v $((8 << 20))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=()

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,29 @@ func TestPraiseNeedsAll(t *testing.T) {
 			if report := After(t.Context(), c.source()); strings.Contains(lines(report, OK), praise) {
 				t.Errorf("%ss could not be read, and yet: %s", kind, praise)
 			}
+		}
+	}
+}
+
+// TestLabelAloneIsNotEnough: for a node in a site that is not an edge node the action includes its data plane, which the
+// label would make a failure.
+func TestLabelAloneIsNotEnough(t *testing.T) {
+	for manifests, want := range map[string]string{
+		"":     v1.LabelEdgeNode + "=" + v1.EdgeNodePods,
+		cilium: v1.LabelEdgeNode + "=" + v1.EdgeNodePods + "; then add manifests/cilium to your kustomization",
+		cilium + ciliumAt("https://127.0.0.1:51006"): v1.LabelEdgeNode + "=" + v1.EdgeNodePods,
+	} {
+		c := newTestCluster(t)
+		all(overTLS, adding(manifests))(c)
+		get[*corev1.Node](c, "Node /cloud0").Labels = map[string]string{"zone1": "east"}
+		report := After(t.Context(), c.source())
+		i := slices.IndexFunc(report.Findings, func(f Finding) bool { return f.Node == "cloud0" })
+		if i < 0 {
+			t.Fatalf("not found: %v", report.Findings)
+		}
+		action := report.Findings[i].Action
+		if !strings.Contains(action, want) || strings.Contains(want, "then") != strings.Contains(action, "then") {
+			t.Errorf("got %q, want %q", action, want)
 		}
 	}
 }

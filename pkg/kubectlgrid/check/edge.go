@@ -313,11 +313,38 @@ func (r *Report) checkSites(c *Cluster) {
 		}
 	}
 	found := sites.Findings()
+	for i := range found {
+		j := slices.IndexFunc(c.nodes, func(n *node) bool { return n.Name == found[i].Node && !n.isEdge() })
+		if j >= 0 && found[i].Check == gridview.CheckSite {
+			found[i].Action += c.alsoNeeds(c.nodes[j])
+		}
+	}
 	r.Findings = append(r.Findings, found...)
 	well, about := len(found) == 0 && len(sites.Governed) > 0 && !sites.GridsUnread, Object{Kind: kindNode}
 	r.first(gridview.CheckSite, "",
 		row{well && c.coreDNS != nil, OK, about, "no node is half in a site, and each site has a CoreDNS", ""},
 		row{well, OK, about, "no node is half in a site", ""})
+}
+
+// alsoNeeds returns what a node needs besides the label of edge nodes, in words after that command: its data plane may
+// not ask the wrapper there.
+func (c *Cluster) alsoNeeds(n *node) (actions string) {
+	edge := *n
+	edge.edge, edge.labels = v1.EdgeNodePods, maps.Clone(n.labels)
+	edge.labels[v1.LabelEdgeNode] = v1.EdgeNodePods
+	if i := slices.IndexFunc(c.nodes, (*node).isEdge); i >= 0 { // its wrapper will be as theirs
+		edge.pods = c.nodes[i].podsOf(wrapperProgram)
+	}
+	for _, w := range c.workloads {
+		if w.Kind != kindDaemonSet || !slices.Contains(dataPlanes, w.program) || !w.runsOn(&edge) {
+			continue
+		}
+		rows := c.replaces(w, &edge, n.Object)
+		if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
+			actions += "; then " + rows[i].action
+		}
+	}
+	return actions
 }
 
 // resolvers returns the Services that the nodes ask for names. Pods ask the one of CoreDNS, or NodeLocal DNSCache on

@@ -328,7 +328,8 @@ func (r *Report) checkSites(c *Cluster) {
 
 // alsoNeeds returns what a node needs besides the label of edge nodes, in words after that command: its data plane may
 // not ask the wrapper there.
-func (c *Cluster) alsoNeeds(n *node) (actions string) {
+func (c *Cluster) alsoNeeds(n *node) string {
+	actions := []string{""}
 	edge := *n
 	edge.edge, edge.labels = v1.EdgeNodePods, maps.Clone(n.labels)
 	edge.labels[v1.LabelEdgeNode] = v1.EdgeNodePods
@@ -341,10 +342,10 @@ func (c *Cluster) alsoNeeds(n *node) (actions string) {
 		}
 		rows := c.replaces(w, &edge, n.Object)
 		if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
-			actions += "; then " + rows[i].action
+			actions = append(actions, rows[i].action)
 		}
 	}
-	return actions
+	return strings.Join(actions, "; then ")
 }
 
 // resolvers returns the Services that the nodes ask for names. Pods ask the one of CoreDNS, or NodeLocal DNSCache on

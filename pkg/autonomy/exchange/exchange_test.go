@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -1051,5 +1052,27 @@ func TestIdleServices(t *testing.T) {
 	tooMany := encodePods(map[facts.PodKey]facts.LivePod{key: half, {Namespace: "ns", Name: "web"}: half})
 	if _, err := New(Config{}).decodePods(tooMany); err == nil {
 		t.Errorf("more than %d Services are read", maxIdle)
+	}
+}
+
+// TestNeighboursHearAll: neighbours hear each field of a pod, beside serving, so that nodes that do not know the others
+// are not misled.
+func TestNeighboursHearAll(t *testing.T) {
+	address := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	former := []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+	key := facts.PodKey{Namespace: "ns", Name: "db", UID: "uid"}
+	for _, said := range []facts.LivePod{
+		{},
+		{Addresses: address},
+		{Addresses: address, Former: former},
+		{Serving: true},
+		{Serving: true, Suspected: true},
+		{Serving: true, Idle: []string{"drained"}},
+		{Addresses: address, Former: former, Serving: true, Suspected: true, Idle: []string{"drained"}, Why: "so"},
+	} {
+		pods, err := New(Config{}).decodePods(encodePods(map[facts.PodKey]facts.LivePod{key: said}))
+		if heard := pods[key]; err != nil || !reflect.DeepEqual(heard, said) {
+			t.Errorf("neighbours hear %+v of %+v: %v", heard, said, err)
+		}
 	}
 }

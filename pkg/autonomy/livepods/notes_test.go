@@ -1,6 +1,7 @@
 package livepods
 
 import (
+	"context"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -146,4 +147,31 @@ func TestContainersOfANewPod(t *testing.T) {
 		t.Errorf("a day later app has ended, and the Service shows %q: %+v", got,
 			b.keeper.records[facts.PodKey{Namespace: "ns", Name: "db", UID: "uid-db"}].Note)
 	}
+}
+
+// TestRuntimeThatHangs: while the link is away the runtime hangs. Its last answer counts for 30 s. Then the pod is used
+// only where nothing better is there.
+func TestRuntimeThatHangs(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	own := ep{"db", "10.0.0.1", "n0", true, true}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other), sliceFor("two", own)}
+	b.api()
+	b.run(600)
+	b.state = Away
+	b.run(60)
+	check := func(when, want string) {
+		t.Helper()
+		if one, two := b.shows("one"), b.shows("two"); one != want || two != "10.0.0.1" {
+			t.Errorf("%s the Services show %q and %q: %v", when, one, two, b.keeper.Status().Reasons)
+		}
+	}
+	b.err = context.DeadlineExceeded
+	b.run(25)
+	check("after 25 s without an answer", "10.0.0.1 10.0.1.1")
+	b.run(10)
+	check("after 35 s without an answer", "10.0.1.1")
+	b.err = nil
+	b.run(2)
+	check("after another answer", "10.0.0.1 10.0.1.1")
 }

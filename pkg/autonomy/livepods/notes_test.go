@@ -175,3 +175,27 @@ func TestRuntimeThatHangs(t *testing.T) {
 	b.run(2)
 	check("after another answer", "10.0.0.1 10.0.1.1")
 }
+
+// TestHungWatchOfSlices: a container ends and nobody starts it again, while the watch of slices hangs and the kubelet's
+// reports on the node still arrive. The old "ready" is not about the containers that run now.
+func TestHungWatchOfSlices(t *testing.T) {
+	b := newBench(t)
+	b.beats = true
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+	run := func(tens int) {
+		for range tens {
+			b.api()
+			b.run(10)
+		}
+	}
+	run(60)
+	b.contact = b.now
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}
+	run(15)
+	b.state = Away
+	b.run(10)
+	if got := b.shows("one"); got != "10.0.1.1" {
+		t.Errorf("the container app has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
+	}
+}

@@ -199,3 +199,23 @@ func TestHungWatchOfSlices(t *testing.T) {
 		t.Errorf("the container app has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
 	}
 }
+
+// TestNotReadyStandsOverAStart: the API server has called a pod not ready for long; the wrapper is started again while
+// the link is away.
+func TestNotReadyStandsOverAStart(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
+	b.api()
+	b.run(600)
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state = Away
+	b.boot(state)
+	b.run(60)
+	if got := b.shows("one"); got != "10.0.0.1!" {
+		t.Errorf("the pod was never ready, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
+	}
+}

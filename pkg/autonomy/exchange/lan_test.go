@@ -151,14 +151,19 @@ func (h *host) Addr() net.Addr { return net.TCPAddrFromAddrPort(h.local) }
 func (h *host) Close() error {
 	h.lan.mu.Lock()
 	defer h.lan.mu.Unlock()
-	if h.lan.hosts[h.local] == h {
-		delete(h.lan.hosts, h.local)
-		close(h.done)
-		for len(h.streams) > 0 {
-			go (<-h.streams).Close()
+	if h.lan.hosts[h.local] != h {
+		return nil
+	}
+	delete(h.lan.hosts, h.local)
+	close(h.done)
+	for {
+		select {
+		case conn := <-h.streams: // unless Accept has taken it
+			go conn.Close()
+		default:
+			return nil
 		}
 	}
-	return nil
 }
 
 // pipe is one direction of a connection. It holds what was written, as the kernel does.

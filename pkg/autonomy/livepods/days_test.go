@@ -65,6 +65,16 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
+// newSettledBench makes a bench whose pod the runtime and the API server have shown unchanged for 10 minutes.
+func newSettledBench(t *testing.T, pod cri.Pod, slice *discoveryv1.EndpointSlice) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.pods, b.slices = []cri.Pod{pod}, []*discoveryv1.EndpointSlice{slice}
+	b.api()
+	b.run(600)
+	return b
+}
+
 func (b *bench) boot(state *facts.State) {
 	b.store = storagetest.New(storagetest.Options{
 		NodeName: "n0", KeepKubernetesEndpoint: true, Clock: func() time.Time { return b.now },
@@ -327,11 +337,7 @@ func TestTwoServices(t *testing.T) {
 
 // TestServingNotReady: a slice that calls an endpoint not ready, but serving (a drained one).
 func TestServingNotReady(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("two", ep{"db", "10.0.0.1", "n0", false, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("two", ep{"db", "10.0.0.1", "n0", false, true}))
 	before := b.shows("two")
 	b.state = Away
 	b.run(10)
@@ -342,11 +348,8 @@ func TestServingNotReady(t *testing.T) {
 
 // TestSecondNetwork: endpoints at another network of the pod (Multus' service controller, user-defined networks).
 func TestSecondNetwork(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"),
+		sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true}))
 	before := b.shows("one")
 	b.state = Away
 	b.run(30)
@@ -455,11 +458,8 @@ func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
 // TestLinkIsBackForAMoment: the kubelet reports that the node is ready, and the link is dead again before it reports
 // that of the pods. Nobody notices that for longer than the grace.
 func TestLinkIsBackForAMoment(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"),
+		sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other))
 	b.state = Away
 	b.run(60)
 	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}, other)}
@@ -479,11 +479,7 @@ func TestLinkIsBackForAMoment(t *testing.T) {
 // TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
 // again, is called ready.
 func TestCrashBeforeTheLink(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
 	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
 	b.api()
@@ -500,11 +496,7 @@ func TestCrashBeforeTheLink(t *testing.T) {
 
 // TestHungRuntimeNotReady: the runtime hangs; the kubelet says so, and the API calls the node and its pods not ready.
 func TestHungRuntimeNotReady(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
 	b.err = context.DeadlineExceeded
 	b.ready = corev1.ConditionFalse
 	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
@@ -550,11 +542,7 @@ func TestWithoutARuntime(t *testing.T) {
 // TestServiceMadeInAnOutage: while the link is away somebody makes a Service whose slice calls the endpoint of a ready
 // pod not ready (a leader's Service). When the link is back it is shown so from the first moment.
 func TestServiceMadeInAnOutage(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
 	b.state = Away
 	b.run(600)
 	b.state = Followed

@@ -17,11 +17,7 @@ import (
 // TestSharesAfterItsReturn: this node's link is back before a neighbour's, which needs to know this node's pods until
 // its own is.
 func TestSharesAfterItsReturn(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
 	b.state, b.wanted = Away, true
 	b.run(60)
 	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
@@ -203,11 +199,8 @@ func TestHungWatchOfSlices(t *testing.T) {
 // TestNotReadyStandsOverAStart: the API server has called a pod not ready for long; the wrapper is started again while
 // the link is away.
 func TestNotReadyStandsOverAStart(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"),
+		sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}))
 	state, err := b.store.View.State("n0", b.now)
 	if err != nil {
 		t.Fatal(err)

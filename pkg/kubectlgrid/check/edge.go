@@ -337,7 +337,7 @@ func (c *Cluster) alsoNeeds(n *node) string {
 		edge.pods = c.nodes[i].podsOf(wrapperProgram)
 	}
 	for _, w := range c.workloads {
-		if w.Kind != kindDaemonSet || !slices.Contains(dataPlanes, w.program) || !w.runsOn(&edge) {
+		if !w.isDataPlaneOn(&edge) {
 			continue
 		}
 		rows := c.replaces(w, &edge, n.Object)

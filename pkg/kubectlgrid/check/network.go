@@ -19,8 +19,7 @@ func (r *Report) checkReplacements(c *Cluster) {
 		return a.Object == b.Object && a.program == b.program
 	}) {
 		for _, n := range c.nodes {
-			if w.Kind != kindDaemonSet || !slices.Contains(dataPlanes, w.program) || !w.runsOn(n) ||
-				edges > 0 && !n.isEdge() {
+			if !w.isDataPlaneOn(n) || edges > 0 && !n.isEdge() {
 				continue
 			}
 			if edges > 0 {
@@ -38,6 +37,11 @@ func (r *Report) checkReplacements(c *Cluster) {
 		row{len(found) == 0, OK, about, "neither Cilium nor Calico is there to take kube-proxy's place", ""},
 		row{r.clean(check) && found[ciliumProgram], OK, about, "Cilium asks the wrapper" + each, ""},
 		row{r.clean(check), OK, about, "Calico leaves Services to kube-proxy", ""})
+}
+
+// isDataPlaneOn reports whether a workload may take kube-proxy's place on a node.
+func (w *workload) isDataPlaneOn(n *node) bool {
+	return w.Kind == kindDaemonSet && slices.Contains(dataPlanes, w.program) && w.runsOn(n)
 }
 
 // replaces returns what a data plane does to the Services on an edge node: the first row that holds.

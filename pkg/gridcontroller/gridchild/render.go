@@ -332,7 +332,9 @@ func newChild(o *Owner, name, site string, annotations map[string]string, spec m
 	child.SetLabels(own)
 	grid := &metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID)}
 	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(o.Kind))})
-	child.SetAnnotations(annotations)
+	if len(annotations) > 0 { // the digest of a child without any is the one that former versions wrote
+		child.SetAnnotations(annotations)
+	}
 	data, err := json.Marshal(child.Object)
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)

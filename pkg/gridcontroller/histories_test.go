@@ -484,6 +484,31 @@ func (l *lagging) List(ctx context.Context, list client.ObjectList, o ...client.
 	return nil
 }
 
+// TestStatusInAStaleCache: a workload is applied again, the status says so, and the cache does not show that status yet
+// when the workload is found to be ready, as it was before. An event of the status causes no pass.
+func TestStatusInAStaleCache(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.pass(grid)
+	f.ready("demo", "east")
+	f.pass(grid)
+	f.expectSite(grid, "east", v1.SiteReady)
+	before := grid.DeepCopy()
+	f.edit("demo-east", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "else" })
+	f.pass(grid)
+	f.expectSite(grid, "east", v1.SiteProgressing)
+	f.ready("demo", "east")
+	cache := &former{f.reconcilers["DeploymentGrid"].cache, before}
+	f.reconcilers["DeploymentGrid"].cache = cache
+	f.step(time.Second)
+	again := f.reconcile(grid)
+	cache.object = nil
+	if f.step(again); again > 0 {
+		f.reconcile(grid)
+	}
+	f.get(grid)
+	f.expectSite(grid, "east", v1.SiteReady)
+}
+
 // TestIdleSiteInAStaleCache: a site without replicas gets the change, and the cache shows that a second later.
 func TestIdleSiteInAStaleCache(t *testing.T) {
 	sites := in("a b c d e z")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -771,15 +772,15 @@ func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	return grid
 }
 
-// former is a cache whose reads of single objects show an object that was deleted, while it is set.
+// former is a cache whose reads of single objects show a former state of an object, while it is set.
 type former struct {
 	client.Reader
-	object *unstructured.Unstructured
+	object client.Object
 }
 
 func (c *former) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	if u, ok := o.(*unstructured.Unstructured); ok && c.object != nil && key.Name == c.object.GetName() {
-		u.Object = c.object.DeepCopy().Object
+	if c.object != nil && key.Name == c.object.GetName() && reflect.TypeOf(o) == reflect.TypeOf(c.object) {
+		reflect.ValueOf(o).Elem().Set(reflect.ValueOf(c.object.DeepCopyObject()).Elem())
 		return nil
 	}
 	return c.Reader.Get(ctx, key, o, options...)
@@ -837,8 +838,9 @@ func TestDeletedBeforeItWasAdopted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache := &former{f.reconcilers["DeploymentGrid"].cache, &unstructured.Unstructured{Object: object}}
-	cache.object.SetGroupVersionKind(v1.DeploymentGridKind.Child)
+	deleted := &unstructured.Unstructured{Object: object}
+	deleted.SetGroupVersionKind(v1.DeploymentGridKind.Child)
+	cache := &former{f.reconcilers["DeploymentGrid"].cache, deleted}
 	f.reconcilers["DeploymentGrid"].cache = cache
 	f.pass(grid)
 	f.expectTook()

@@ -292,8 +292,10 @@ func (r *reconciler) writeStatus(
 	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
 ) (reconcile.Result, error) {
 	now := r.clock.Now()
+	// A cache that is behind may have the status from before the last write, which may equal the new one.
+	behind := older(grid.GetResourceVersion(), m.writtenVersion)
 	switch next := m.writtenAt.Add(statusPause); {
-	case equality.Semantic.DeepEqual(grid, changed):
+	case equality.Semantic.DeepEqual(grid, changed) && !behind:
 	case now.Before(next):
 		again = sooner(again, next)
 	default:
@@ -301,7 +303,9 @@ func (r *reconciler) writeStatus(
 		err := r.writer.Status().Patch(ctx, changed,
 			client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
 		switch {
-		case err == nil, apierrors.IsNotFound(err):
+		case err == nil:
+			m.writtenVersion = changed.GetResourceVersion()
+		case apierrors.IsNotFound(err):
 		case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
 			again = sooner(again, now.Add(statusPause))
 		case m.largest > 1<<9 && (apierrors.IsRequestEntityTooLargeError(err) ||

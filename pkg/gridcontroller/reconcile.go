@@ -90,8 +90,8 @@ type gridMemory struct {
 	withheld map[string]bool
 	// told is the last failure of the grid as a whole for which there was an event.
 	told gridchild.Error
-	// writtenAt is when the status was last written, writtenVersion the resource version of the grid that this made, and
-	// largest how many bytes of states the status may have.
+	// writtenAt is when the status was last written, writtenVersion the resource version of the grid that this made.
+	// largest is how many bytes of states the status may have.
 	writtenAt      time.Time
 	writtenVersion string
 	largest        int

@@ -492,7 +492,11 @@ func (w *world) complete(p *place) (complete bool, waits string) {
 		strays := slices.ContainsFunc(p.pods, func(pod *pod) bool { return pod.node.notReady && !w.wants(p, pod.node) })
 		return updated >= needs && available >= want && want > 0 && !strays, waits
 	}
-	return updated >= needs && available >= want && all <= max(want, updated), waits
+	most := max(want, updated)
+	if w.shape.kind == statefulSet { // which pods of a smaller set are ready is known once the others are gone
+		most = want
+	}
+	return updated >= needs && available >= want && all <= most, waits
 }
 
 // follow notes when the workload made progress.

@@ -823,6 +823,21 @@ func TestPartlySilentIsNotPutBack(t *testing.T) {
 	h.expect("a is heard", v1.RolloutComplete, "a", "b")
 }
 
+// TestPartlySilentInAStaleCache: a site gets the change while one of its nodes is silent, and its pods cannot be read.
+// The cache shows its former revision for a moment.
+func TestPartlySilentInAStaleCache(t *testing.T) {
+	h := begins(t, rest(0, 1), map[string]int{"a": 0})
+	h.deaf = true
+	h.behave = func(u *Site, _ string) { u.Partly, u.Ready = true, false }
+	h.last(time.Minute)
+	h.expect("a got the change", v1.RolloutProgressing, "a")
+	h.sites["a"].Revision = "old"
+	h.pass()
+	h.sites["a"].Revision = "new"
+	h.pass()
+	h.expect("the cache shows the change", v1.RolloutProgressing, "a")
+}
+
 // TestUnreadExcusesNobody: a person has approved of the silence of a site. Whether the site is still silent depends on
 // its pods, which cannot be read. So its place is not free meanwhile, and its gate does not pass.
 func TestUnreadExcusesNobody(t *testing.T) {

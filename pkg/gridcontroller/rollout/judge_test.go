@@ -474,10 +474,10 @@ func (w *world) settleGates() {
 		}
 		_, silent := w.most(wave)
 		all = all && suspects <= silent
-		left := false // somebody who could begin
+		left := false // somebody who could begin; one whose workload was edited has begun
 		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
 			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
-				return !p.held && !p.idle && !p.accepted && (!p.exists || p.revision != rev)
+				return !p.held && !p.idle && !p.accepted && (!p.exists || p.named() != rev)
 			})
 		}
 		manual := wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].Approval == v1.ApprovalManual

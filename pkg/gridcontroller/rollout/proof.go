@@ -285,7 +285,7 @@ func fail(of *v1.RolloutSite, why string) {
 // other reachable nodes it would get the change again.
 func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	switch {
-	case of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteReturning:
+	case of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteReturning && u.Silent:
 		return
 	case of.From == "", !u.Silent:
 	case u.Pods == nil:

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -73,9 +74,13 @@ func newObject(k *kind, upstream *wire.Object, body []byte) *object {
 
 // labelsObject returns a node with only its labels. Its upstream has the addresses as well.
 func labelsObject(node *wire.Object) *object {
-	labels := &wire.Object{Name: node.Name, Labels: node.Labels}                          // which the facts hold anyway
-	labels.Meta, _ = (&metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}).Marshal() // it never fails
-	labels.Body, _ = wire.OnlyNodeAddresses(node.Body)                                    // none if they cannot be read
+	var whole corev1.Node
+	_ = whole.Unmarshal(node.Body)           // without addresses if it cannot be read
+	labels, _ := wire.ObjectOf(&corev1.Node{ // it never fails
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
+		Status:     corev1.NodeStatus{Addresses: whole.Status.Addresses},
+	})
+	labels.Labels = node.Labels // which the facts hold anyway
 	return newObject(&kindLabels, labels, nil)
 }
 

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -226,25 +227,24 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 }
 
 func readAddresses(node *wire.Object) (n nodeAddresses, err error) {
-	n.name = node.Name
-	if n.ready, _, err = wire.NodeReady(node.Body); err != nil {
+	var typed corev1.Node
+	if err := cmp.Or(typed.Unmarshal(node.Body), typed.ObjectMeta.Unmarshal(node.Meta)); err != nil {
 		return n, err
 	}
-	var meta metav1.ObjectMeta
-	if err := meta.Unmarshal(node.Meta); err != nil {
-		return n, err
-	}
-	n.created = meta.CreationTimestamp.Time
-	err = wire.NodeAddresses(node.Body, func(kind, text string) {
-		address, err := netip.ParseAddr(text)
+	n.name, n.created = node.Name, typed.CreationTimestamp.Time
+	n.ready = slices.ContainsFunc(typed.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	for _, a := range typed.Status.Addresses {
+		address, err := netip.ParseAddr(a.Address)
 		address = address.Unmap()
-		if err != nil || kind == wire.InternalIP && slices.Contains(n.internal, address) {
-			return // a node's addresses may also be host names
+		if err != nil || a.Type == corev1.NodeInternalIP && slices.Contains(n.internal, address) {
+			continue // a node's addresses may also be host names
 		}
 		n.all = append(n.all, address)
-		if kind == wire.InternalIP {
+		if a.Type == corev1.NodeInternalIP {
 			n.internal = append(n.internal, address)
 		}
-	})
-	return n, err
+	}
+	return n, nil
 }

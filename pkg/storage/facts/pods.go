@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -303,8 +303,10 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 // not, and then its state of the node's pods is not the kubelet's. heartbeat changes with every report of the kubelet.
 func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	f.Read(func(Reader) {
-		if o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]; o != nil {
-			ready, heartbeat, _ = wire.NodeReady(o.Body) // as far as it can be read
+		for _, c := range f.ownStatus().Conditions {
+			if c.Type == corev1.NodeReady {
+				ready, heartbeat = c.Status == corev1.ConditionTrue, c.LastHeartbeatTime.String()
+			}
 		}
 	})
 	return ready, heartbeat

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // The site of this node consists of the nodes with the same value of any label that Options.SiteKeys names; by default,
@@ -67,18 +66,22 @@ func (in Reader) InSite(visit func(*Node)) {
 	})
 }
 
-// ownInternalIPs returns the InternalIPs in this node's own Node object.
-func (f *Facts) ownInternalIPs() []netip.Addr {
-	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
-	if o == nil {
-		return nil
+// ownStatus returns the status in this node's own Node object, as far as that is known and can be read.
+func (f *Facts) ownStatus() corev1.NodeStatus {
+	var node corev1.Node
+	if o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]; o != nil {
+		_ = node.Unmarshal(o.Body)
 	}
-	var addresses []netip.Addr
-	_ = wire.NodeAddresses(o.Body, func(kind, text string) { // those before an error are right
-		if address, err := netip.ParseAddr(text); err == nil && kind == wire.InternalIP {
+	return node.Status
+}
+
+// ownInternalIPs returns the InternalIPs of this node.
+func (f *Facts) ownInternalIPs() (addresses []netip.Addr) {
+	for _, a := range f.ownStatus().Addresses {
+		if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 			addresses = append(addresses, address.Unmap())
 		}
-	})
+	}
 	return addresses
 }
 

@@ -101,6 +101,37 @@ func TestInternalIPs(t *testing.T) {
 	}
 }
 
+// TestNodeReady: only the condition Ready with the status True counts.
+func TestNodeReady(t *testing.T) {
+	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus) corev1.Node {
+		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}, {Type: kind, Status: status},
+		}}}
+	}
+	for name, test := range map[string]struct {
+		node corev1.Node
+		want bool
+	}{
+		"ready":     {condition(corev1.NodeReady, corev1.ConditionTrue), true},
+		"not ready": {condition(corev1.NodeReady, corev1.ConditionFalse), false},
+		"unknown":   {condition(corev1.NodeReady, corev1.ConditionUnknown), false},
+		"other":     {condition(corev1.NodeMemoryPressure, corev1.ConditionTrue), false},
+		"none":      {corev1.Node{}, false},
+	} {
+		f := New(Options{NodeName: "n0"})
+		test.node.Name = "n0"
+		f.Input(InputNode).Apply(wiretest.Object(&test.node))
+		if got, _ := f.NodeReady(); got != test.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+	f := New(Options{NodeName: "n0"})
+	f.Input(InputNode).Apply(&wire.Object{Name: "n0", Body: []byte{0x1a, 0xff}})
+	if ready, _ := f.NodeReady(); ready {
+		t.Error("a malformed node is ready")
+	}
+}
+
 // TestPodsOn: of several nodes, whose endpoints are in the same slice.
 func TestPodsOn(t *testing.T) {
 	f := New(Options{NodeName: "n0"})

@@ -162,44 +162,40 @@ func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) 
 	if err != nil {
 		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
 	}
-	choice, edit, keep := v.choiceFor(o), o.Codec().Filter, func(wire.Endpoint) bool { return true }
-	if o.Service != nil && o.Service.Keys.Governed() {
-		var decision topology.Decision
-		if v.present {
-			decision = o.Service.Keys.Decide(v.here, choice.Rank())
-		}
-		edit = o.Codec().Prune
-		keep = func(e wire.Endpoint) bool { return decision.Keep(v.facts.LabelsOf(e.NodeName)) }
+	choice, suspicions := v.choiceFor(o), v.facts.AnySuspicions()
+	governed := o.Service != nil && o.Service.Keys.Governed()
+	var decision topology.Decision
+	if governed && v.present {
+		decision = o.Service.Keys.Decide(v.here, choice.Rank())
 	}
-	body, err = edit(o.Body(), func(e wire.Endpoint) bool {
-		if keep(e) {
-			count.Kept++
-			return true
+	body, err = o.Codec().Correct(o.Body(), func(e wire.Endpoint) *wire.Correction {
+		switch {
+		case governed && !decision.Keep(v.facts.LabelsOf(e.NodeName)):
+			count.Hidden++
+			return leftOut
+		case suspicions && choice.Hides(o.Tier(e)):
+			count.Hidden++
+			return &wire.Correction{Gone: true, WithoutHints: governed}
 		}
-		count.Hidden++
-		return false
+		count.Kept++
+		if governed {
+			return withoutHints
+		}
+		return nil
 	})
 	if err != nil {
 		o.Unreadable(err)
 		return nil, EndpointCount{}
 	}
-	return v.withoutPorts(o, v.withoutHidden(o, slices.Clip(body), choice, &count), choice.Without), count
+	return v.withoutPorts(o, slices.Clip(body), choice.Without), count
 }
 
-// withoutHidden removes the endpoints that are hidden from the body of an object, but for those with a host name.
-func (v reading) withoutHidden(o *facts.Object, body []byte, choice topology.Choice, count *EndpointCount) []byte {
-	if !v.facts.AnySuspicions() {
-		return body
-	}
-	body, _ = o.Codec().Correct(body, func(e wire.Endpoint) *wire.Correction { // it was read without an error
-		if !choice.Hides(o.Tier(e)) {
-			return nil
-		}
-		count.Kept, count.Hidden = count.Kept-1, count.Hidden+1
-		return &wire.Correction{Gone: true}
-	})
-	return slices.Clip(body)
-}
+// How the endpoints of governed Services differ from the upstream's for a viewer that does not see them, and for one
+// that does.
+var (
+	leftOut      = &wire.Correction{Hidden: true}
+	withoutHints = &wire.Correction{WithoutHints: true, Kept: true}
+)
 
 // withoutPorts removes ports from the body of a slice.
 func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {

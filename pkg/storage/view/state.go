@@ -117,8 +117,11 @@ func (v reading) sharedBody(o *facts.Object) []byte {
 		return o.Upstream.Body
 	}
 	// What cannot be read was reported when it was pruned for clients.
-	body, _ := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
-		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
+	body, _ := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
+		if o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) == topology.NoRank {
+			return leftOut
+		}
+		return withoutHints
 	})
 	return slices.Clip(body)
 }

@@ -54,10 +54,14 @@ func (e Endpoint) Terminates() bool {
 	return !e.Ready && c.terminating && c.serving
 }
 
-// Correction is the real state of an endpoint.
+// Correction says how an endpoint differs from the upstream's.
 type Correction struct {
-	// Gone is set for an endpoint that no data plane must use. It is left out, whatever the other fields are; one with
-	// a host name stays, neither ready nor serving, because the name means this pod and no other.
+	// Hidden is set for an endpoint that is left out, whatever the other fields are.
+	Hidden bool
+	// WithoutHints removes the endpoint's topology hints.
+	WithoutHints bool
+	// Gone is set for an endpoint that no data plane must use. It is left out; one with a host name stays, neither
+	// ready nor serving, because the name means this pod and no other.
 	Gone bool
 	// Taken is set besides if the address is known not to be the pod's any more. An endpoint with a host name is
 	// terminating then, so that its name goes too.
@@ -71,14 +75,16 @@ type Correction struct {
 	Kept bool
 }
 
-// Is reports whether an endpoint already agrees with a correction.
+// Is reports whether an endpoint already has the state of a correction.
 func (e Endpoint) Is(c *Correction) bool {
 	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) &&
 		(c.Kept || c.Serving == e.Serving())
 }
 
 // LeavesOut reports whether an object lacks the endpoint with this correction, which may be nil.
-func (c *Correction) LeavesOut(e Endpoint) bool { return c != nil && c.Gone && !e.Named }
+func (c *Correction) LeavesOut(e Endpoint) bool {
+	return c != nil && (c.Hidden || c.Gone && !e.Named)
+}
 
 // conditions are those of an endpoint.
 type conditions struct {
@@ -131,15 +137,25 @@ func appendBool(dst []byte, number protowire.Number, value bool) []byte {
 }
 
 func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) {
-		c := correct(endpoint)
-		switch {
-		case c == nil || endpoint.Is(c):
-			return message, true
-		case c.LeavesOut(endpoint):
-			return nil, false
+	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
+		if f.Number != sliceEndpoints {
+			return f.Value, true, nil
 		}
-		return correctedEndpoint(message, endpoint, c), true
+		endpoint, err := parseSliceEndpoint(f.Value)
+		if err != nil {
+			return nil, false, err
+		}
+		message, c := f.Value, correct(endpoint)
+		if c == nil || c.LeavesOut(endpoint) {
+			return message, c == nil, nil
+		}
+		if c.WithoutHints && endpoint.hints {
+			message = withoutField(message, endpointHints)
+		}
+		if !endpoint.Is(c) {
+			message = correctedEndpoint(message, endpoint, c)
+		}
+		return message, true, nil
 	})
 }
 
@@ -167,8 +183,15 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 	return out
 }
 
+// correctEndpoints leaves out subsets without addresses, which would be invalid.
 func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	return editSubsets(body, func(subset []byte) ([]byte, int, error) { return correctSubset(subset, correct) })
+	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
+		if f.Number != endpointsSubsets {
+			return f.Value, true, nil
+		}
+		subset, addresses, err := correctSubset(f.Value, correct)
+		return subset, addresses > 0, err
+	})
 }
 
 // correctSubset returns a corrected copy of a subset, and the number of its addresses. It returns the subset itself if
@@ -187,11 +210,12 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 			return nil, 0, err
 		}
 		value, serving := f.Value, endpoint.Ready
-		if c := correct(endpoint); c != nil && !endpoint.Is(c) {
+		switch c := correct(endpoint); {
+		case c.LeavesOut(endpoint):
 			differs = true
-			if c.LeavesOut(endpoint) {
-				continue
-			}
+			continue
+		case c != nil && !endpoint.Is(c):
+			differs = true
 			value = movedAddress(value, c.Address)
 			serving = endpoint.parseConditions(endpoint.Ready).corrected(c).ready
 		}

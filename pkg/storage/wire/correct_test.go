@@ -192,32 +192,6 @@ func TestPod(t *testing.T) {
 	_ = malformed.Serving() // it does not panic
 }
 
-// TestNodeReady: only the condition Ready with the status True counts.
-func TestNodeReady(t *testing.T) {
-	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus) *corev1.Node {
-		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}, {Type: kind, Status: status},
-		}}}
-	}
-	for name, test := range map[string]struct {
-		node *corev1.Node
-		want bool
-	}{
-		"ready":     {condition(corev1.NodeReady, corev1.ConditionTrue), true},
-		"not ready": {condition(corev1.NodeReady, corev1.ConditionFalse), false},
-		"unknown":   {condition(corev1.NodeReady, corev1.ConditionUnknown), false},
-		"other":     {condition(corev1.NodeMemoryPressure, corev1.ConditionTrue), false},
-		"none":      {&corev1.Node{}, false},
-	} {
-		if got, _, err := NodeReady(bodyOf(t, test.node)); got != test.want || err != nil {
-			t.Errorf("%s: got %v, %v", name, got, err)
-		}
-	}
-	if ready, _, err := NodeReady([]byte{0x1a, 0xff}); ready || err == nil {
-		t.Errorf("a malformed node: %v, %v", ready, err)
-	}
-}
-
 // FuzzCorrect: whatever the bytes are, nothing panics, and what comes of them can be read again.
 func FuzzCorrect(f *testing.F) {
 	slice := discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{

@@ -57,23 +57,16 @@ type Endpoint struct {
 type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
-	// Filter returns a copy of the body with only the endpoints that keep accepts, and with everything else unchanged.
-	// It returns the body itself if nothing is left out.
-	Filter func(body []byte, keep func(Endpoint) bool) ([]byte, error)
-	// Prune does the same as Filter, and removes the topology hints of the endpoints that stay.
-	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
-	// Correct returns a copy of the body in which the endpoints for which correct returns a Correction have the
-	// correction's address and readiness. It returns the body itself if all endpoints agree with their corrections.
+	// Correct returns a copy of the body in which the endpoints for which correct returns a Correction are as that says,
+	// and everything else is unchanged. It returns the body itself if all endpoints agree with their corrections.
 	Correct func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
 }
 
 // EndpointSlice is the Codec of discovery.k8s.io/v1 EndpointSlice.
-var EndpointSlice = Codec{Scan: scanSlice, Filter: filterSlice, Prune: pruneSlice, Correct: correctSlice}
+var EndpointSlice = Codec{Scan: scanSlice, Correct: correctSlice}
 
 // Endpoints is the Codec of core/v1 Endpoints, which carry no hints.
-var Endpoints = Codec{
-	Scan: scanEndpoints, Filter: filterEndpoints, Prune: filterEndpoints, Correct: correctEndpoints,
-}
+var Endpoints = Codec{Scan: scanEndpoints, Correct: correctEndpoints}
 
 func scanSlice(body []byte, visit func(Endpoint)) error {
 	f := field.Of(body)
@@ -124,37 +117,6 @@ func parseSliceEndpoint(message []byte) (Endpoint, error) {
 	return endpoint, f.Err
 }
 
-func filterSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) { return message, keep(endpoint) })
-}
-
-func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) {
-		if !keep(endpoint) {
-			return nil, false
-		}
-		if endpoint.hints {
-			message = withoutField(message, endpointHints)
-		}
-		return message, true
-	})
-}
-
-// editSlice rewrites a slice's body: edit gets each endpoint.
-func editSlice(body []byte, edit func([]byte, Endpoint) (edited []byte, keep bool)) ([]byte, error) {
-	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
-		if f.Number != sliceEndpoints {
-			return f.Value, true, nil
-		}
-		endpoint, err := parseSliceEndpoint(f.Value)
-		if err != nil {
-			return nil, false, err
-		}
-		edited, keep := edit(f.Value, endpoint)
-		return edited, keep, nil
-	})
-}
-
 // withoutField returns a copy of a message without the fields of that number. The caller has read the message before
 // without an error.
 func withoutField(message []byte, number protowire.Number) []byte {
@@ -195,33 +157,4 @@ func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
 		}
 	}
 	return endpoint, f.Err
-}
-
-func filterEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSubsets(body, func(subset []byte) (kept []byte, addresses int, err error) {
-		kept, err = rewrite(subset, func(f field.Walk) ([]byte, bool, error) {
-			if !isAddress(f.Number) {
-				return f.Value, true, nil
-			}
-			endpoint, err := parseAddress(f.Number, f.Value)
-			if err != nil || !keep(endpoint) {
-				return nil, false, err
-			}
-			addresses++
-			return f.Value, true, nil
-		})
-		return kept, addresses, err
-	})
-}
-
-// editSubsets rewrites the body of Endpoints. edit returns a subset and the number of its addresses. A subset without
-// addresses would be invalid, and is left out.
-func editSubsets(body []byte, edit func(subset []byte) (edited []byte, addresses int, err error)) ([]byte, error) {
-	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
-		if f.Number != endpointsSubsets {
-			return f.Value, true, nil
-		}
-		edited, addresses, err := edit(f.Value)
-		return edited, addresses > 0, err
-	})
 }

@@ -46,8 +46,8 @@ func (p *Parts) Split(body []byte) error {
 	return f.Err
 }
 
-// Body returns the result of Codec.Prune for the slice if only the endpoints at these places, which are ascending, are
-// kept.
+// Body returns the slice's Body with only the endpoints at these places, which are ascending, and without topology
+// hints.
 func (p *Parts) Body(places []int) []byte {
 	size := 0
 	for _, other := range p.others {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkParts checks that bodies put together of parts are those that Prune makes, for the endpoints that pick chooses.
+// checkParts checks that bodies put together of parts are those that prune makes, for the endpoints that pick chooses.
 func checkParts(t *testing.T, parts *Parts, body []byte, pick func(place int) bool) {
 	t.Helper()
 	if err := parts.Split(body); err != nil {
@@ -15,7 +15,7 @@ func checkParts(t *testing.T, parts *Parts, body []byte, pick func(place int) bo
 	}
 	var places []int
 	place := -1
-	want, err := EndpointSlice.Prune(body, func(e Endpoint) bool {
+	want, err := prune(EndpointSlice, body, func(e Endpoint) bool {
 		place++
 		if got := parts.Endpoints[place]; !bytes.Equal(got.NodeName, e.NodeName) || got.Ready != e.Ready {
 			t.Errorf("endpoint %d is read as %+v, is %+v", place, got, e)

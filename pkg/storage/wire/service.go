@@ -1,21 +1,18 @@
 package wire
 
-import "github.com/application-grid/application-grid/pkg/storage/wire/field"
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
-// Fields of core/v1 Service and its parts (k8s.io/api/core/v1/generated.proto).
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
+)
+
+// Fields of core/v1 Service and its spec (k8s.io/api/core/v1/generated.proto).
 const (
 	serviceSpec = 2
 
-	specClusterIP                = 3
-	specExternalTrafficPolicy    = 11
-	specPublishNotReadyAddresses = 13
-	specClusterIPs               = 18
-	specInternalTrafficPolicy    = 22
-)
-
-const (
-	clusterIPNone = "None"
-	policyLocal   = "Local"
+	specClusterIP  = 3
+	specClusterIPs = 18
 )
 
 // ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
@@ -42,25 +39,16 @@ type ServiceTraits struct {
 
 // TraitsOf reads the traits of a Service with this Object.Body. If it cannot be read, none is set.
 func TraitsOf(body []byte) ServiceTraits {
-	var t ServiceTraits
-	var internal, external string
-	err := field.EachIn(body, serviceSpec, func(spec field.Walk) error {
-		switch spec.Number {
-		case specClusterIP:
-			t.Headless = string(spec.Value) == clusterIPNone
-		case specPublishNotReadyAddresses:
-			t.PublishesNotReady = spec.Varint != 0
-		case specInternalTrafficPolicy:
-			internal = string(spec.Value)
-		case specExternalTrafficPolicy:
-			external = string(spec.Value) // "" for a Service that is not reached from outside of the cluster
-		}
-		return nil
-	})
-	if err != nil {
+	var s corev1.Service
+	if s.Unmarshal(body) != nil {
 		return ServiceTraits{}
 	}
-	t.Local = internal == policyLocal || external == policyLocal
-	t.AllLocal = internal == policyLocal && external == ""
-	return t
+	internal := ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
+	external := s.Spec.ExternalTrafficPolicy // "" for a Service that is not reached from outside of the cluster
+	return ServiceTraits{
+		PublishesNotReady: s.Spec.PublishNotReadyAddresses,
+		Headless:          s.Spec.ClusterIP == corev1.ClusterIPNone,
+		Local:             internal || external == corev1.ServiceExternalTrafficPolicyLocal,
+		AllLocal:          internal && external == "",
+	}
 }

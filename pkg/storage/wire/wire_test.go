@@ -62,6 +62,28 @@ func mustMarshal(tb testing.TB, o interface{ Marshal() ([]byte, error) }) []byte
 	return message
 }
 
+// filter leaves out the endpoints that keep does not accept.
+func filter(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) {
+	return codec.Correct(body, func(e Endpoint) *Correction {
+		if keep(e) {
+			return nil
+		}
+		return leftOut
+	})
+}
+
+// prune does the same, and removes the hints of the endpoints that stay.
+func prune(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) {
+	return codec.Correct(body, func(e Endpoint) *Correction {
+		if keep(e) {
+			return unhinted
+		}
+		return leftOut
+	})
+}
+
+var leftOut, unhinted = &Correction{Hidden: true}, &Correction{WithoutHints: true, Kept: true}
+
 func TestObjectIsSplitAndPutTogetherAgain(t *testing.T) {
 	s := exampleSlice(rand.New(rand.NewPCG(1, 1)), 3)
 	o, err := ParseObject(mustMarshal(t, s))
@@ -104,11 +126,11 @@ func TestFieldsThatThisBuildDoesNotKnowSurvive(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := func(Endpoint) bool { return true }
-	pruned, err := EndpointSlice.Prune(o.Body, all)
+	pruned, err := prune(EndpointSlice, o.Body, all)
 	if err != nil {
 		t.Fatal(err)
 	}
-	filtered, err := EndpointSlice.Filter(o.Body, all)
+	filtered, err := filter(EndpointSlice, o.Body, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +166,7 @@ func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := EndpointSlice.Filter(of.Body, keep)
+		got, err := filter(EndpointSlice, of.Body, keep)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +182,7 @@ func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
 		if of, err = ParseObject(mustMarshal(t, endpoints)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err = Endpoints.Filter(of.Body, keep); err != nil {
+		if got, err = filter(Endpoints, of.Body, keep); err != nil {
 			t.Fatal(err)
 		}
 		var left corev1.Endpoints
@@ -182,28 +204,6 @@ func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestNodeAddresses(t *testing.T) {
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n"},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
-				{Type: corev1.NodeHostName, Address: "host"},
-			},
-			Images: []corev1.ContainerImage{{Names: []string{"large"}}},
-		},
-	}
-	o, err := ParseObject(mustMarshal(t, node))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	err = NodeAddresses(o.Body, func(kind, address string) { got = append(got, kind+"="+address) })
-	if err != nil || fmt.Sprint(got) != "[InternalIP=10.0.0.1 InternalIP=fd00::1 Hostname=host]" {
-		t.Errorf("got %v, %v", got, err)
-	}
-}
-
 func TestPruneSliceEqualsTyped(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for range 200 {
@@ -213,7 +213,7 @@ func TestPruneSliceEqualsTyped(t *testing.T) {
 			t.Fatal(err)
 		}
 		keep := fmt.Sprintf("node-%d", r.IntN(5))
-		pruned, err := EndpointSlice.Prune(o.Body, func(e Endpoint) bool { return string(e.NodeName) == keep })
+		pruned, err := prune(EndpointSlice, o.Body, func(e Endpoint) bool { return string(e.NodeName) == keep })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,6 @@ func FuzzObject(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = NodeAddresses(o.Body, func(string, string) {})
 		if EndpointSlice.Scan(o.Body, func(Endpoint) {}) == nil {
 			checkParts(t, &Parts{}, o.Body, func(place int) bool { return place%3 != len(message)%3 })
 		}
@@ -289,8 +288,8 @@ func FuzzObject(f *testing.F) {
 			if codec.Scan(o.Body, func(Endpoint) { all++ }) != nil {
 				continue
 			}
-			for _, edit := range []func([]byte, func(Endpoint) bool) ([]byte, error){codec.Prune, codec.Filter} {
-				pruned, err := edit(o.Body, func(Endpoint) bool { return false })
+			for _, edit := range []func(Codec, []byte, func(Endpoint) bool) ([]byte, error){prune, filter} {
+				pruned, err := edit(codec, o.Body, func(Endpoint) bool { return false })
 				if err != nil {
 					t.Fatalf("what can be scanned cannot be pruned: %v", err)
 				}
@@ -298,7 +297,7 @@ func FuzzObject(f *testing.F) {
 				if err := codec.Scan(pruned, func(Endpoint) { left++ }); err != nil || left > 0 {
 					t.Fatalf("%d of %d endpoints are left, %v", left, all, err)
 				}
-				if pruned, err = edit(o.Body, func(Endpoint) bool { return true }); err != nil {
+				if pruned, err = edit(codec, o.Body, func(Endpoint) bool { return true }); err != nil {
 					t.Fatalf("what can be scanned cannot be kept: %v", err)
 				}
 				if err := codec.Scan(pruned, func(Endpoint) { left++ }); err != nil || left != all {
@@ -329,7 +328,7 @@ func BenchmarkPruneSlice(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := EndpointSlice.Prune(o.Body,
+		if _, err := prune(EndpointSlice, o.Body,
 			func(e Endpoint) bool { return string(e.NodeName) == "node-1" }); err != nil {
 			b.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func (o Object) DeepCopyObject() runtime.Object { return o }
 
 // List is a list of objects in wire form.
 type List struct {
-	wire.ListMeta
+	metav1.ListMeta
 
 	Kind  string
 	Items []*wire.Object
@@ -216,10 +216,7 @@ func (l *List) readJSON(from io.Reader, add func(message []byte) error) error {
 		case "apiVersion":
 			return d.Decode(&apiVersion)
 		case "metadata":
-			var read metav1.ListMeta
-			err = d.Decode(&read)
-			l.ResourceVersion, l.Continue = read.ResourceVersion, read.Continue
-			return err
+			return d.Decode(&l.ListMeta)
 		case "items":
 			return eachOf(d, '[', func() error {
 				item = item[:0]

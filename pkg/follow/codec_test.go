@@ -92,7 +92,7 @@ func TestListsOfReducers(t *testing.T) {
 			`{"metadata":{"namespace":"default","name":"s2"}}]}`),
 	} {
 		list, err := readList(iotest.OneByteReader(bytes.NewReader(body)), sameName)
-		if err != nil || list.Kind != "ServiceList" || list.ListMeta != (wire.ListMeta{
+		if err != nil || list.Kind != "ServiceList" || list.ListMeta != (metav1.ListMeta{
 			ResourceVersion: "7", Continue: "c"}) || len(list.Items) != 3 {
 			t.Errorf("%s: %+v, %v", name, list, err)
 			continue

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -34,7 +35,6 @@ const (
 	listItems    = 2
 
 	listMetaResourceVersion = 2
-	listMetaContinue        = 3
 
 	watchEventType   = 1
 	watchEventObject = 2
@@ -72,27 +72,20 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	return typeMeta, raw, f.Err
 }
 
-// ListMeta is the metadata of a List.
-type ListMeta struct {
-	ResourceVersion string
-	// Continue is the token for the next page; "" on the last one.
-	Continue string
-}
-
 // ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
-func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) {
-	var meta ListMeta
+func ParseList(message []byte, visit func(item []byte) error) (metav1.ListMeta, error) {
+	var meta metav1.ListMeta
 	f := field.Of(message)
 	for f.Next() {
 		var err error
 		switch f.Number {
 		case listMetadata:
-			err = meta.parse(f.Value)
+			err = meta.Unmarshal(f.Value)
 		case listItems:
 			err = visit(f.Value)
 		}
 		if err != nil {
-			return ListMeta{}, err
+			return metav1.ListMeta{}, err
 		}
 	}
 	return meta, f.Err
@@ -100,10 +93,10 @@ func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) 
 
 // ReadList does what Unwrap and ParseList do, but it reads the body item by item. visit must not keep an item. The
 // error may be one of from.
-func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, ListMeta, error) {
+func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, metav1.ListMeta, error) {
 	begin := make([]byte, len(magic))
 	if _, err := io.ReadFull(from, begin); err != nil {
-		return TypeMeta{}, ListMeta{}, err
+		return TypeMeta{}, metav1.ListMeta{}, err
 	}
 	var meta []byte
 	var item bytes.Buffer
@@ -123,11 +116,11 @@ func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, List
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return TypeMeta{}, ListMeta{}, err
+		return TypeMeta{}, metav1.ListMeta{}, err
 	}
 	typeMeta, _, err := Unwrap(slices.Concat(begin, envelope))
 	if err != nil {
-		return TypeMeta{}, ListMeta{}, err
+		return TypeMeta{}, metav1.ListMeta{}, err
 	}
 	listMeta, err := ParseList(meta, visit)
 	return typeMeta, listMeta, err
@@ -181,19 +174,6 @@ func readValue(from io.Reader, size int64, read func(value io.Reader) error) err
 		return io.ErrUnexpectedEOF
 	}
 	return nil
-}
-
-func (meta *ListMeta) parse(message []byte) error {
-	f := field.Of(message)
-	for f.Next() {
-		switch f.Number {
-		case listMetaResourceVersion:
-			meta.ResourceVersion = string(f.Value)
-		case listMetaContinue:
-			meta.Continue = string(f.Value)
-		}
-	}
-	return f.Err
 }
 
 // AppendEnvelope appends the start of an envelope. The caller appends the raw message, of rawSize bytes, next. (The two

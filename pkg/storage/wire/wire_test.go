@@ -256,7 +256,7 @@ func TestListRoundTrip(t *testing.T) {
 	}
 	var items []string
 	meta, err := ParseList(raw, func(item []byte) error { items = append(items, string(item)); return nil })
-	if err != nil || meta != (ListMeta{ResourceVersion: "42"}) || fmt.Sprint(items) != "[abc]" {
+	if err != nil || meta != (metav1.ListMeta{ResourceVersion: "42"}) || fmt.Sprint(items) != "[abc]" {
 		t.Fatal(meta, items, err)
 	}
 }

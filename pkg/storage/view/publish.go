@@ -113,7 +113,7 @@ func (v reading) publish(
 }
 
 func (v reading) setStates(u *history.Update, restored *facts.State) {
-	if v.building || (restored != nil && !v.serveRestored.Load()) {
+	if restored != nil && !v.serveRestored.Load() {
 		return
 	}
 	asOf := uint64(0)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 
@@ -40,10 +39,8 @@ type View struct {
 	present bool
 	// filled has the resources whose objects are published.
 	filled map[*served.Resource]bool
-	// stale is set while the View must be rebuilt from the facts.
+	// stale is set while the View must be built from all facts.
 	stale bool
-	// building is set until New has published the facts that were known before.
-	building bool
 	// decided has how Services are shown, for those whose keys alone do not decide it.
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
@@ -69,46 +66,15 @@ type decided struct {
 // EndpointCount counts the endpoints that the shown objects keep and hide.
 type EndpointCount struct{ Kept, Hidden int }
 
-// buildStep is how many objects a new View publishes at a time. The facts cannot change meanwhile.
-const buildStep = 64
-
 // New makes a View, which follows the facts until Close.
 func New(options Options) *View {
 	v := &View{
-		options: options, source: options.Facts, history: history.New(options.History),
-		building: true,
-		filled:   make(map[*served.Resource]bool),
-		decided:  make(map[*facts.Service]decided),
-		counts:   make(map[*facts.Object]EndpointCount),
+		options: options, source: options.Facts, history: history.New(options.History), stale: true,
+		filled:  make(map[*served.Resource]bool),
+		decided: make(map[*facts.Service]decided),
+		counts:  make(map[*facts.Object]EndpointCount),
 	}
-	// Changes from here on are published by their steps. Objects that are known already are published in small parts,
-	// so that no step waits long. The History cannot be read meanwhile.
-	there := newPublication(&facts.Change{})
-	v.source.Attach(v, func(in facts.Reader) {
-		v := reading{v, in}
-		v.here, v.present = options.Viewer(in)
-		for _, r := range served.All() {
-			if in.Readable(r) == nil {
-				v.fill(r, there)
-			}
-		}
-	})
-	for part := range slices.Chunk(there.objects(), buildStep) {
-		v.source.Read(func(in facts.Reader) {
-			// If an object was replaced meanwhile, the step that replaced it has published the new one.
-			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
-				return in.Object(o.Resource(), o.Name()) != o
-			})
-			reading{v, in}.publish(time.Time{}, nil, part, nil)
-		})
-	}
-	for part := range slices.Chunk(there.keys(), buildStep) {
-		v.source.Read(func(in facts.Reader) { reading{v, in}.publish(time.Time{}, part, nil, nil) })
-	}
-	v.source.Read(func(in facts.Reader) {
-		v.building = false
-		reading{v, in}.publish(time.Time{}, nil, nil, nil)
-	})
+	v.source.Attach(v, func(in facts.Reader) { v.FactsChanged(in, &facts.Change{}) })
 	return v
 }
 

@@ -37,9 +37,8 @@ type siteView struct {
 	view func() *View
 	// users counts the requests under way. Guarded by Sites.mu.
 	users int
-	// used is when the last request ended. Guarded by Sites.mu.
+	// used is when the last request ended, and idle the timer that drops the View then. Guarded by Sites.mu.
 	used time.Time
-	// idle is the timer that closes the View. Guarded by Sites.mu.
 	idle *time.Timer
 }
 
@@ -52,27 +51,21 @@ func NewSites(options Options) *Sites {
 // View returns the View of a site for one request. The caller must call release when the request ends. Error:
 // ErrTooManySites.
 func (u *Sites) View(site string) (shown *View, release func(), err error) {
-	v, ended := u.enter(site)
-	if ended != nil {
-		ended.view().Close()
-	}
+	v := u.enter(site)
 	if v == nil {
 		return nil, nil, ErrTooManySites
 	}
 	return v.view(), func() { u.leave(site, v) }, nil
 }
 
-// enter counts a request for a site. v is nil if too many sites have a View. If ended is not nil, the caller must close
-// it.
-func (u *Sites) enter(site string) (v, ended *siteView) {
+// enter counts a request for a site. It returns nil if too many sites have a View that is in use.
+func (u *Sites) enter(site string) *siteView {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	v = u.views[site]
+	v := u.views[site]
 	if v == nil {
-		if len(u.views) >= maxSites {
-			if ended = u.takeLeastUsed(); ended == nil {
-				return nil, nil
-			}
+		if len(u.views) >= maxSites && !u.dropLeastUsed() {
+			return nil
 		}
 		options := u.options
 		options.Viewer = Site(site)
@@ -80,16 +73,13 @@ func (u *Sites) enter(site string) (v, ended *siteView) {
 		u.views[site] = v
 	}
 	v.users++
-	if v.idle != nil {
-		v.idle.Stop()
-	}
-	return v, ended
+	return v
 }
 
-// takeLeastUsed removes the View that was not used for the longest time, and returns it; nil if all are in use. It is
+// dropLeastUsed drops the View that was not used for the longest time, and reports whether one was not in use. It is
 // called with the lock held.
-func (u *Sites) takeLeastUsed() *siteView {
-	least := ""
+func (u *Sites) dropLeastUsed() bool {
+	var least string
 	var found *siteView
 	for name, v := range u.views {
 		if v.users == 0 && (found == nil || v.used.Before(found.used)) {
@@ -97,10 +87,15 @@ func (u *Sites) takeLeastUsed() *siteView {
 		}
 	}
 	if found != nil {
-		delete(u.views, least)
-		found.idle.Stop()
+		u.drop(least)
 	}
-	return found
+	return found != nil
+}
+
+// drop closes the View of a site. It is called with the lock held.
+func (u *Sites) drop(site string) {
+	u.views[site].view().Close()
+	delete(u.views, site)
 }
 
 // leave counts the end of a request for a site.
@@ -109,18 +104,15 @@ func (u *Sites) leave(site string, v *siteView) {
 	defer u.mu.Unlock()
 	v.users--
 	v.used = time.Now()
-	if v.users > 0 || u.views[site] != v {
+	if v.idle != nil {
+		v.idle.Reset(siteIdle)
 		return
 	}
 	v.idle = time.AfterFunc(siteIdle, func() {
 		u.mu.Lock()
-		gone := v.users == 0 && u.views[site] == v
-		if gone {
-			delete(u.views, site)
-		}
-		u.mu.Unlock()
-		if gone {
-			v.view().Close()
+		defer u.mu.Unlock()
+		if v.users == 0 && u.views[site] == v {
+			u.drop(site)
 		}
 	})
 }

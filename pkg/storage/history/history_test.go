@@ -300,10 +300,8 @@ func TestJSONIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		held := func() (n int) {
-			for _, generation := range []map[*Object][]byte{cache.younger, cache.older} {
-				for _, encoded := range generation {
-					n += len(encoded)
-				}
+			for _, encoded := range cache.kept {
+				n += len(encoded)
 			}
 			return n
 		}
@@ -322,7 +320,7 @@ func TestJSONIsForgotten(t *testing.T) {
 		}
 		time.Sleep(3 * jsonIdle)
 		synctest.Wait()
-		if held() != 0 || cache.aging != nil {
+		if held() != 0 || cache.bytes != 0 {
 			t.Errorf("%d bytes are held when they are not used", held())
 		}
 	})

@@ -8,23 +8,19 @@ import (
 const (
 	// DefaultJSONBytes is enough for all objects that a node of a large cluster sees.
 	DefaultJSONBytes = 8 << 20
-	// jsonIdle is how long an unused encoding is kept at least, unless the cache is full.
+	// jsonIdle is how long after the last new encoding all are dropped.
 	jsonIdle = 2 * time.Minute
 )
 
-// JSONCache keeps the JSON of recently requested objects, so that watchers and lists share one encoding. Its size is
-// bounded, and entries that are not used are dropped.
-//
-// It has two generations. New entries go to the younger one. When that has half of the allowed bytes, or is jsonIdle
-// old, it becomes the older one, and the older one before it is dropped. An entry that is used moves to the younger
-// generation.
+// JSONCache keeps the JSON of recently requested objects, so that watchers and lists share one encoding. It is emptied
+// when it is full, and when nothing was encoded for a while.
 type JSONCache struct {
 	max int
 
-	mu             sync.Mutex
-	younger, older map[*Object][]byte
-	bytes          int // held by the younger generation, including its objects
-	aging          *time.Timer
+	mu    sync.Mutex
+	kept  map[*Object][]byte
+	bytes int // of the encodings and their objects
+	idle  *time.Timer
 }
 
 // NewJSONCache makes a cache of at most maxBytes bytes.
@@ -33,55 +29,29 @@ func NewJSONCache(maxBytes int) *JSONCache { return &JSONCache{max: maxBytes} }
 func (c *JSONCache) get(o *Object) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if encoded, ok := c.younger[o]; ok {
-		return encoded
-	}
-	encoded, ok := c.older[o]
-	if ok {
-		delete(c.older, o)
-		c.add(o, encoded)
-	}
-	return encoded
+	return c.kept[o]
 }
 
+// put keeps an encoding, unless it is larger than the cache.
 func (c *JSONCache) put(o *Object, encoded []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(o, encoded)
-}
-
-// add adds an encoding to the younger generation, if it is not too large for that. It is called with the lock held.
-func (c *JSONCache) add(o *Object, encoded []byte) {
 	size := cap(encoded) + o.size()
-	if size > c.max/2 {
+	if size > c.max {
 		return
 	}
-	if c.bytes+size > c.max/2 {
-		c.age()
+	if c.kept == nil || c.bytes+size > c.max {
+		c.kept, c.bytes = make(map[*Object][]byte), 0
 	}
-	if c.younger == nil {
-		c.younger = make(map[*Object][]byte)
-	}
-	c.younger[o] = encoded
+	c.kept[o] = encoded
 	c.bytes += size
-	if c.aging == nil {
-		c.aging = time.AfterFunc(jsonIdle, c.tick)
-	}
-}
-
-// age drops the older generation, and makes the younger one the older one. It is called with the lock held.
-func (c *JSONCache) age() {
-	c.older, c.younger, c.bytes = c.younger, nil, 0
-}
-
-// tick ages the cache until it is empty.
-func (c *JSONCache) tick() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.age()
-	if c.older == nil {
-		c.aging = nil
+	if c.idle != nil {
+		c.idle.Reset(jsonIdle)
 		return
 	}
-	c.aging.Reset(jsonIdle)
+	c.idle = time.AfterFunc(jsonIdle, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.kept, c.bytes = nil, 0
+	})
 }

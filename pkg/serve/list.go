@@ -3,24 +3,18 @@ package serve
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
-
-// gzipThreshold is the body size, in bytes, from which compressing is worth its time, as in kube-apiserver.
-const gzipThreshold = 128 << 10
 
 // list is the content of a LIST response.
 type list struct {
@@ -141,15 +135,6 @@ func encodeObject(o *history.Object, as *representation) ([]byte, error) {
 	return append(body, '\n'), nil
 }
 
-// gzipWriters are reused, because each has several hundred kilobytes of buffers.
-var gzipWriters = sync.Pool{New: func() any {
-	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil {
-		panic(err) // the level is a constant
-	}
-	return w
-}}
-
 // writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
 	h := w.Header()
@@ -167,24 +152,6 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	markZipped(w)
 	Compress(w, body)
 	return nil
-}
-
-// markZipped sets the headers of a compressed body.
-func markZipped(w http.ResponseWriter) {
-	w.Header().Set("Content-Encoding", "gzip")
-	w.Header().Add("Vary", "Accept-Encoding")
-}
-
-// Compress writes a whole gzip member. It flushes the member before its end, because a reader of a stream of members
-// waits at the end of one for the next before it returns its data. It ignores errors of w, which mean that the client
-// is gone.
-func Compress(w io.Writer, body []byte) {
-	zip := gzipWriters.Get().(*gzip.Writer) //nolint:forcetypeassert // nothing else is put there
-	defer gzipWriters.Put(zip)
-	zip.Reset(w)
-	_, _ = zip.Write(body)
-	_ = zip.Flush()
-	_ = zip.Close()
 }
 
 // isLocal reports whether the client is on this machine.

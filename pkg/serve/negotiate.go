@@ -103,15 +103,3 @@ func formatOf(clause goautoneg.Accept, reads reading) (f format, ok bool) {
 
 // kindMetadata is the kind of objects that are shown by their metadata only.
 const kindMetadata = "PartialObjectMetadata"
-
-// acceptsGzip reports whether the client accepts a compressed body.
-func acceptsGzip(r *http.Request) bool {
-	for _, coding := range elements(r, "Accept-Encoding") {
-		name, parameters, _ := strings.Cut(coding, ";")
-		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
-			quality, found := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q=")
-			return !found || strings.Trim(quality, "0.") != ""
-		}
-	}
-	return false
-}

@@ -154,9 +154,9 @@ func (f *Facts) release() {
 		case held.absent:
 			in.store.noteAbsent()
 		case held.synced:
-			change(in.store, held.objects, all)
+			changeTarget(in.store, held.objects, all)
 		default:
-			change(in.store, held.objects, nil)
+			changeTarget(in.store, held.objects, nil)
 		}
 	}
 }

@@ -159,15 +159,15 @@ func replace(to target, objects []*wire.Object) {
 	for _, o := range objects {
 		listed[o.Key()] = o
 	}
-	change(to, listed, all)
+	changeTarget(to, listed, all)
 }
 
 // all says that a change drops all objects that it does not have.
 func all(types.NamespacedName) bool { return true }
 
-// change adds or replaces objects of a target, and removes those that are nil. The state is then complete if drops is
-// not nil; that says which of the target's other objects are removed.
-func change(
+// changeTarget adds or replaces objects of a target, and removes those that are nil. The state is then complete if
+// drops is not nil; that says which of the target's other objects are removed.
+func changeTarget(
 	to target, objects map[types.NamespacedName]*wire.Object, drops func(name types.NamespacedName) bool,
 ) {
 	for name, o := range objects {

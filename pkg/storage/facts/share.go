@@ -56,7 +56,7 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 			} else if to = in.target(); !in.held.synced {
 				replace(to, f.restored.section(name).Objects)
 			}
-			change(to, step.Objects[name], func(o types.NamespacedName) bool { return step.Whole(name, o) })
+			changeTarget(to, step.Objects[name], func(o types.NamespacedName) bool { return step.Whole(name, o) })
 		}
 		f.releaseIfComplete()
 		err = nil

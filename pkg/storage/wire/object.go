@@ -227,9 +227,6 @@ func AppendObject(dst, meta, body []byte, revision uint64) []byte {
 }
 
 func sizeRevision(revision uint64) int {
-	digits := 1
-	for ; revision >= 10; revision /= 10 {
-		digits++
-	}
-	return sizeBytesField(digits)
+	var digits [20]byte
+	return sizeBytesField(len(strconv.AppendUint(digits[:0], revision, 10)))
 }

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 
@@ -89,10 +88,6 @@ var parameterCodec = runtime.NewParameterCodec(scheme)
 
 // codec decodes responses to Object, and errors to metav1.Status.
 type codec struct{ runtime.NegotiatedSerializer }
-
-func newCodec() codec {
-	return codec{serializer.NewCodecFactory(scheme).WithoutConversion()}
-}
 
 // DecoderToVersion implements runtime.NegotiatedSerializer.
 func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {

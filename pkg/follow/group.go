@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
@@ -102,7 +103,7 @@ func (g *Group) Client(version schema.GroupVersion, silence func(*http.Request) 
 	if version.Group == "" {
 		config.APIPath = "/api"
 	}
-	config.NegotiatedSerializer = newCodec()
+	config.NegotiatedSerializer = codec{serializer.NewCodecFactory(scheme).WithoutConversion()}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	// kube-apiserver sends a warning with every response about v1 Endpoints, which are followed on purpose.

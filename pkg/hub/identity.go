@@ -1,14 +1,12 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/singleflight"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
@@ -58,9 +56,8 @@ type fronted struct{ user.Info }
 // that are not bound to a node every share. Other requests from the front proxy were authorized by kube-apiserver; for
 // the rest it asks kube-apiserver.
 type callers struct {
-	// next asks kube-apiserver. Equal reviews at the same time are made once.
+	// next asks kube-apiserver.
 	next    authorizer.Authorizer
-	reviews singleflight.Group
 	options Config
 }
 
@@ -73,7 +70,7 @@ func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (autho
 			return authorizer.DecisionAllow, "the API server has authorized what it handed on", nil
 		}
 	}
-	return c.review(ctx, a)
+	return c.next.Authorize(ctx, a)
 }
 
 // refusal returns why credentials may not ask for a share, whatever RBAC allows; "" if they may.
@@ -90,26 +87,6 @@ func (c *callers) refusal(a authorizer.Attributes) string {
 			"--requestheader-extra-headers-prefix; use the token of a pod, or allow others with --allow-unbound-tokens"
 	}
 	return ""
-}
-
-// review asks kube-apiserver.
-func (c *callers) review(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	type answer struct {
-		made   authorizer.Decision
-		reason string
-	}
-	u := cmp.Or[user.Info](a.GetUser(), &user.DefaultInfo{})
-	key := fmt.Sprintf("%q %q %q %q", u.GetGroups(), u.GetExtra(), []string{
-		u.GetName(), u.GetUID(), a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(),
-		a.GetNamespace(), a.GetName(), a.GetPath(),
-	}, fmt.Sprint(a.GetFieldSelector())+fmt.Sprint(a.GetLabelSelector()))
-	got, err, _ := c.reviews.Do(key, func() (any, error) {
-		// The review continues for the others when the caller that began it leaves.
-		made, reason, err := c.next.Authorize(context.WithoutCancel(ctx), a)
-		return answer{made, reason}, err
-	})
-	of, _ := got.(answer)
-	return of.made, of.reason, err
 }
 
 // nodesOf returns the nodes to which credentials are bound.

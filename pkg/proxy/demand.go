@@ -25,12 +25,6 @@ type demands struct {
 	idle map[*served.Resource]*time.Timer
 }
 
-func newDemands(f *facts.Facts, u *upstream.Upstream) *demands {
-	return &demands{
-		facts: f, upstream: u, askers: map[*served.Resource]int{}, idle: map[*served.Resource]*time.Timer{},
-	}
-}
-
 // begin notes that a request for a resource begins. The caller must call ended when it ends.
 func (d *demands) begin(r *served.Resource) (ended func()) {
 	if !r.OnDemand {

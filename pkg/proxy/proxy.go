@@ -30,6 +30,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
@@ -239,7 +240,10 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 		c.OnChange(p.upstream.Retry)
 		c.Link().OnBack(apiclient.Spread, p.upstream.Retry)
 	}
-	p.demand = newDemands(p.facts, p.upstream)
+	p.demand = &demands{
+		facts: p.facts, upstream: p.upstream,
+		askers: map[*served.Resource]int{}, idle: map[*served.Resource]*time.Timer{},
+	}
 	return nil
 }
 

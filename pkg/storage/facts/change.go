@@ -54,11 +54,6 @@ type Change struct {
 	Rebuilt bool
 }
 
-// touches reports whether the step touched anything.
-func (c *Change) touches() bool {
-	return c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
-}
-
 // index has the members with each key, without empty sets.
 type index[T comparable] map[string]map[T]struct{}
 

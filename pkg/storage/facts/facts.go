@@ -143,7 +143,8 @@ func (f *Facts) update(step func()) {
 			_ = f.panics(func() { w.FactsChanged(f.reader(), all) })
 		}
 	}
-	if f.step.touches() {
+	c := &f.step
+	if c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0 {
 		f.changes++
 	}
 	f.step = Change{}

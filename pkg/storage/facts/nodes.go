@@ -99,7 +99,7 @@ func (x *nodeIndex) forget(n *Node) {
 	}
 }
 
-// use starts to index the values of a topology key, disuse ends that.
+// use starts to index the values of a topology key.
 func (x *nodeIndex) use(key string) {
 	x.values[key] = make(index[*Node])
 	for _, n := range x.byName {
@@ -108,8 +108,6 @@ func (x *nodeIndex) use(key string) {
 		}
 	}
 }
-
-func (x *nodeIndex) disuse(key string) { delete(x.values, key) }
 
 // Keys returns the topology keys in use, in no order, without "*".
 func (in Reader) Keys() []string { return slices.Collect(maps.Keys(in.f.nodes.values)) }

@@ -142,7 +142,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	}
 	for _, key := range s.Keys {
 		if x.byKey.remove(key, s); x.byKey[key] == nil {
-			x.f.nodes.disuse(key)
+			delete(x.f.nodes.values, key)
 		}
 	}
 	s.Keys = keys

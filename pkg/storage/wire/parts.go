@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -15,13 +14,7 @@ type Parts struct {
 	// encoded are the fields of the endpoints, without topology hints.
 	encoded [][]byte
 	// others are all other fields, in their order.
-	others []otherField
-}
-
-// otherField is a field other than an endpoint. It follows the given number of endpoints.
-type otherField struct {
-	endpoints int
-	encoded   []byte
+	others []byte
 }
 
 // Split splits the Body of an EndpointSlice, and overwrites the former parts.
@@ -30,7 +23,7 @@ func (p *Parts) Split(body []byte) error {
 	f := field.Of(body)
 	for f.Next() {
 		if f.Number != sliceEndpoints {
-			p.others = append(p.others, otherField{len(p.Endpoints), f.Encoded})
+			p.others = append(p.others, f.Encoded...)
 			continue
 		}
 		endpoint, err := parseSliceEndpoint(f.Value)
@@ -46,35 +39,22 @@ func (p *Parts) Split(body []byte) error {
 	return f.Err
 }
 
-// Body returns the slice's Body with only the endpoints at these places, which are ascending, and without topology
-// hints.
+// Body returns the slice's Body with only the endpoints at these places, without topology hints, and with all other
+// fields behind them, as every encoder writes them.
 func (p *Parts) Body(places []int) []byte {
-	size := 0
-	for _, other := range p.others {
-		size += len(other.encoded)
-	}
+	size := len(p.others)
 	for _, place := range places {
 		size += len(p.encoded[place])
 	}
 	out := make([]byte, 0, size)
-	others := p.others
 	for _, place := range places {
-		for len(others) > 0 && others[0].endpoints <= place {
-			out = append(out, others[0].encoded...)
-			others = others[1:]
-		}
 		out = append(out, p.encoded[place]...)
 	}
-	for _, other := range others {
-		out = append(out, other.encoded...)
-	}
-	return out
+	return append(out, p.others...)
 }
 
 // SameOthers reports whether two slices differ only in endpoints.
-func (p *Parts) SameOthers(q *Parts) bool {
-	return slices.EqualFunc(p.others, q.others, func(a, b otherField) bool { return bytes.Equal(a.encoded, b.encoded) })
-}
+func (p *Parts) SameOthers(q *Parts) bool { return bytes.Equal(p.others, q.others) }
 
 // Differing returns how many endpoints two slices have in common at their beginning and at their end, apart from hints.
 // The endpoints between these differ.

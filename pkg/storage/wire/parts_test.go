@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
 // checkParts checks that bodies put together of parts are those that prune makes, for the endpoints that pick chooses.
@@ -32,6 +34,15 @@ func checkParts(t *testing.T, parts *Parts, body []byte, pick func(place int) bo
 	if place+1 != len(parts.Endpoints) {
 		t.Fatalf("%d endpoints of %d", len(parts.Endpoints), place+1)
 	}
+	var endpoints, others []byte
+	for f := field.Of(want); f.Next(); {
+		if f.Number == sliceEndpoints {
+			endpoints = append(endpoints, f.Encoded...)
+		} else {
+			others = append(others, f.Encoded...)
+		}
+	}
+	want = append(endpoints, others...)
 	got := parts.Body(places)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("got %x, want %x", got, want)

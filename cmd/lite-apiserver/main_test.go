@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/docs/docstest"
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 )
 
 // TestFlagsReference: docs/reference.md has the flags as they are.

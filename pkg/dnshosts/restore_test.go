@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 )
 
 // TestFollowsARestore: the file has the names of an API server that was set back to a backup: that of a pod which the

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 )
 
 // TestStartAndStop: both may be called at any time and any number of times, and nothing is heard after a stop.

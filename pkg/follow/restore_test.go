@@ -13,7 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 

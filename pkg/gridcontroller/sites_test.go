@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
 )
 
 func TestSites(t *testing.T) {

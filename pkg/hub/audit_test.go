@@ -13,8 +13,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 
+	"github.com/application-grid/application-grid/internal/testkit/await"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/program/await"
 )
 
 // TestAFloodOfRefusedRequestsIsBounded: credentials of one node that ask for the shares of others again and again get

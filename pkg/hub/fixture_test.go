@@ -5,8 +5,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 )
 
 // The states of the three resources, as tests have them.

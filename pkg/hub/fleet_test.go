@@ -16,11 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 // link leads to an API server, and may be cut.

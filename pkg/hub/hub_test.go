@@ -23,10 +23,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/internal/testkit/await"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/program/await"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and

@@ -22,7 +22,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 )
 
 // TestOutcomeOfDelete: a pod is gone once kube-apiserver has said so, or if nobody knows; after any other answer, and a

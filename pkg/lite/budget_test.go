@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/program/store"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestHourlyBytes: a node on which a megabyte changes every second writes no more than its budget, and has the newest

@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // objects have one object for each scope; nil if it was deleted.

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/internal/testkit/await"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 )
 
 // TestFollowsAtOnceAfterAnOutage: what the node needs and what accounts read is followed, and what cannot be followed

@@ -37,11 +37,11 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/internal/testkit/await"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/program/await"
-	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/pkg/program/health"
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 var patience = await.Patience{Within: 30 * time.Second, Between: 10 * time.Millisecond}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 )
 
 const fiveYears = 5 * 365 * 24 * time.Hour

@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // siteNode is a node of zone a with an InternalIP.

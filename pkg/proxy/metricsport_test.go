@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
 )
 
 // TestMetricsAddress has the wrapper's metrics. What happens to its port is package metricsport's business.

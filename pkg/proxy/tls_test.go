@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 )
 
 // tlsGet asks for /livez with a connection of its own and tells the server's certificate and the protocol.

@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 )
 
 // TestWebPagesGetNothing takes the seat of a web page that is open on the node: neither by a name of its own that

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 // many are Services, each with a slice of ten endpoints.

@@ -15,11 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // generator makes random changes to the model, and delivers them to the facts as reflectors would: in order within a

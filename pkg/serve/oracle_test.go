@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 var (

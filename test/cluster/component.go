@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/test/netns"
 )
 

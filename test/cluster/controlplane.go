@@ -12,7 +12,7 @@ import (
 	heartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
 	podstage "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
 
-	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
 )
 
 const (

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
 
-	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
 	"github.com/application-grid/application-grid/test/netns"
 )
 

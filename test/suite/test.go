@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
-	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/await"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
 	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

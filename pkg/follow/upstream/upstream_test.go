@@ -27,14 +27,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/internal/testkit/await"
+	"github.com/application-grid/application-grid/internal/testkit/freeport"
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
+	"github.com/application-grid/application-grid/internal/testkit/tlstest"
+	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/program/await"
-	"github.com/application-grid/application-grid/pkg/program/freeport"
-	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // soon is what tests wait with for another goroutine.

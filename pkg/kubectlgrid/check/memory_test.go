@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
 )
 
 // TestMemory: what is kept of a node and its three pods is small, however large the objects are.

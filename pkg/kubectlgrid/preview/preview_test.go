@@ -19,11 +19,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/program/flags"
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
 )
 
 // largeCluster is an API server of so many nodes, Services and slices, which it makes up as they are asked for.

@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 )
 
 func metrics(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "some_metric 1\n") }

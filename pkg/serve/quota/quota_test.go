@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 )
 
 // TestNobodyLocksOthersOut: who takes all that it can get leaves places for others, however many do so.

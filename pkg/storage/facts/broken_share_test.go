@@ -5,11 +5,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestShareOfABrokenStep: a step of a share that panics half-way ends its stream, and so does every later step of it,

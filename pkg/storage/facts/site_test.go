@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestSite: the nodes that have the same value of any key in use, as labels and Services change.

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/application-grid/application-grid/pkg/program/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/liveheap"
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // service is a version of a Service, with a label that selectors ask for and a body that tells versions apart.

@@ -12,8 +12,8 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 

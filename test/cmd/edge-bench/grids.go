@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 

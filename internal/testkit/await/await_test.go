@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/internal/testkit/await"
 )
 
 func TestNoError(t *testing.T) {

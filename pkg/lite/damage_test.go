@@ -281,7 +281,7 @@ func (p *keeper) at(version string, change func(to sink)) {
 
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
-	if p.server.store.setEnd(uid, end{time.Now().Add(-since), confirmed}) {
+	if p.server.store.setEnd(uid, end{at: time.Now().Add(-since), outcome: confirmed}) {
 		p.server.commitGone(klog.Background())
 	}
 }
@@ -361,6 +361,22 @@ func TestRestoredPod(t *testing.T) {
 	p.end("u1", 0)
 	p.at("4", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
 	p.expect("restored before it was known that it was removed", "u1")
+}
+
+// TestRestoredToHigherVersions: etcdutl snapshot restore --bump-revision sets kube-apiserver back, and its version is
+// higher than ever. A pod that is in the list as it was before its end was restored.
+func TestRestoredToHigherVersions(t *testing.T) {
+	p := newKeeper(t)
+	ending := till("u1")
+	ending.ResourceVersion = "8"
+	p.at("8", func(to sink) { to.Apply(ending) })
+	p.end("u1", 0)
+	p.at("9", func(to sink) { to.Replace([]*wire.Object{ending}) })
+	p.expect("a list from before the removal")
+	p.at("1000000009", func(to sink) { to.Replace([]*wire.Object{till("u1")}) })
+	p.expect("restored", "u1")
+	p.reopen()
+	p.expect("restored, after a restart", "u1")
 }
 
 // TestLateListOfAGonePod: what kube-apiserver sends late of a pod that is gone does not bring it back.

@@ -31,14 +31,14 @@ const (
 type end struct {
 	at time.Time
 	outcome
+	// refusals is how many of the kubelet's DELETEs kube-apiserver has refused.
+	refusals int
 }
 
 type outcome int
 
 const (
-	// refused is when kube-apiserver has refused to remove the pod. The kubelet then tries again every 10 seconds. If
-	// each of these intentions were written before its request is passed on, and then revoked, one such pod would use
-	// up most of the hourly bytes.
+	// refused is when kube-apiserver has refused to remove the pod.
 	refused outcome = iota + 1
 	// intended is while kube-apiserver has not confirmed that the pod is gone. The pod is left out of answers already,
 	// because nothing is left of it on this node.
@@ -46,9 +46,14 @@ const (
 	confirmed
 )
 
+// isKept reports whether the end is on the disk. The first refusal is erased there. Then the kubelet repeats the DELETE
+// every 10 seconds: if each intention were written and erased, one such pod would use up most of the hourly bytes. So
+// the second one stays on the disk, and is found if the power fails before the answer to any later DELETE is known.
+func (e end) isKept() bool { return e.outcome > refused || e.refusals > 1 }
+
 func (e end) text() []byte {
 	text := textOf(e.at)
-	if e.outcome == intended {
+	if e.outcome != confirmed {
 		text = append([]byte(intendedPrefix), text...)
 	}
 	return text
@@ -69,28 +74,28 @@ func endOf(value []byte) end {
 func (s *Store) setEnd(uid types.UID, e end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.ends[uid].outcome
-	if before == confirmed || before == e.outcome {
+	before := s.ends[uid]
+	if before.outcome == confirmed || before.outcome == e.outcome {
 		return false
 	}
-	if s.ends[uid] = e; e.outcome != refused {
-		s.recordValue(goneKey(uid), e.text())
-	} else if before == intended {
-		s.recordValue(goneKey(uid), nil)
+	if e.refusals = before.refusals; e.outcome == refused {
+		e.refusals++
 	}
-	return before != 0 || e.outcome != refused
-}
-
-// outcomeOf returns what is known about the end of a pod; 0 if nothing is.
-func (s *Store) outcomeOf(uid types.UID) outcome {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ends[uid].outcome
+	s.ends[uid] = e
+	switch {
+	case !e.isKept():
+		s.recordValue(goneKey(uid), nil)
+	case e.outcome == confirmed, !before.isKept():
+		s.recordValue(goneKey(uid), e.text())
+	default:
+		return false
+	}
+	return true
 }
 
 // revive drops the end of a pod. The caller holds the lock.
 func (s *Store) revive(uid types.UID) {
-	if s.ends[uid].outcome > refused {
+	if s.ends[uid].isKept() {
 		s.recordValue(goneKey(uid), nil)
 	}
 	delete(s.ends, uid)
@@ -112,15 +117,12 @@ func (s *Store) forgetGone() {
 type removed struct {
 	name string
 	uid  types.UID
-	// settled is set once its outcome is known.
-	settled bool
 }
 
 type removedKey struct{}
 
 // noteRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
-// DELETE without grace that it sends when nothing of the pod is left on the node. What kube-apiserver has refused is
-// recorded afterwards, unless it is refused again. It returns the request to pass on.
+// DELETE without grace that it sends when nothing of the pod is left on the node. It returns the request to pass on.
 func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
@@ -141,22 +143,13 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
 		return r, nil
 	}
-	if s.store.outcomeOf(uid) != refused {
-		s.recordEnd(r, uid, intended)
-	}
-	return r.WithContext(context.WithValue(r.Context(), removedKey{}, &removed{name: info.Name, uid: uid})), nil
-}
-
-// noteUnsettled records that the outcome of a DELETE is not known, also if kube-apiserver has refused one before.
-func (s *Server) noteUnsettled(r *http.Request) {
-	if pod, ok := r.Context().Value(removedKey{}).(*removed); ok && !pod.settled {
-		s.recordEnd(r, pod.uid, intended)
-	}
+	s.recordEnd(r, uid, intended)
+	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, uid})), nil
 }
 
 // recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
-	if s.store.setEnd(uid, end{time.Now(), how}) {
+	if s.store.setEnd(uid, end{at: time.Now(), outcome: how}) {
 		s.commitGone(klog.FromContext(of.Context()))
 	}
 }
@@ -164,18 +157,16 @@ func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
 // settleRemoval records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's;
 // the kubelet then repeats the DELETE.
 func (s *Server) settleRemoval(answer *http.Response) {
-	pod, ok := answer.Request.Context().Value(removedKey{}).(*removed)
+	pod, ok := answer.Request.Context().Value(removedKey{}).(removed)
 	if !ok {
 		return
 	}
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
-		pod.settled = true
 		s.recordEnd(answer.Request, pod.uid, confirmed)
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
-		pod.settled = true
 		s.recordEnd(answer.Request, pod.uid, refused)
 	}
 }

@@ -28,16 +28,20 @@ type world struct {
 	t      *testing.T
 	random *rand.Rand
 	dir    string
-	// version is kube-apiserver's. truth has the pods of each version: their UIDs, by their names.
+	// version is kube-apiserver's. truth has the pods of each version: their UIDs, by their names. changed has at which
+	// version they have last changed, by name and version.
 	version uint64
 	truth   map[uint64]map[string]string
+	changed map[uint64]map[string]uint64
 	// committed is the version that is on the disk. ends has the UIDs of the pods that the kubelet has asked to remove,
 	// true for those that kube-apiserver has confirmed as gone. asked also has those of which it has refused that.
 	committed   uint64
 	ends, asked map[string]bool
 	// back are ends that do not count any longer, because kube-apiserver was restored, but that may be on the disk.
-	back map[string]bool
-	uids int
+	// again are those that were refused twice: they count after the next start. refusals are those of this process.
+	back, again map[string]bool
+	refusals    map[string]int
+	uids        int
 
 	// accounts are answered, too.
 	accounts []types.NamespacedName
@@ -50,7 +54,8 @@ type world struct {
 func newWorld(t *testing.T, random *rand.Rand) *world {
 	t.Helper()
 	return &world{t: t, random: random, dir: inMemory(t), version: 1, truth: map[uint64]map[string]string{1: {}},
-		ends: map[string]bool{}, asked: map[string]bool{}, back: map[string]bool{}}
+		changed: map[uint64]map[string]uint64{1: {}}, ends: map[string]bool{}, asked: map[string]bool{},
+		back: map[string]bool{}, again: map[string]bool{}, refusals: map[string]int{}}
 }
 
 var oraclePods = podsOf("node0")
@@ -58,7 +63,10 @@ var oraclePods = podsOf("node0")
 // start is a start of the process: from the disk.
 func (w *world) start() {
 	maps.Copy(w.ends, w.back)
+	maps.Copy(w.ends, w.again)
 	clear(w.back)
+	clear(w.again)
+	clear(w.refusals)
 	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
 	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.wholeState,
@@ -71,7 +79,7 @@ func (w *world) start() {
 
 func (w *world) pod(name string) *wire.Object {
 	return wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
-		UID: types.UID(w.truth[w.version][name]), ResourceVersion: strconv.FormatUint(w.version, 10)}})
+		UID: types.UID(w.truth[w.version][name]), ResourceVersion: strconv.FormatUint(w.changed[w.version][name], 10)}})
 }
 
 // change is a change in the cloud; the node hears of it if it follows.
@@ -79,7 +87,10 @@ func (w *world) change() {
 	name := fmt.Sprintf("pod-%d", w.random.IntN(5))
 	pods := maps.Clone(w.truth[w.version])
 	_, there := pods[name]
+	changed := maps.Clone(w.changed[w.version])
 	w.version++
+	changed[name] = w.version
+	w.changed[w.version] = changed
 	to := sink{w.store, oraclePods}
 	if there && w.random.IntN(2) == 0 {
 		delete(pods, name)
@@ -107,20 +118,28 @@ func (w *world) restore() {
 	versions := slices.Sorted(maps.Keys(w.truth))
 	backup := versions[w.random.IntN(len(versions))]
 	w.version += 1000
-	w.truth[w.version], w.listed = w.truth[backup], false
+	w.truth[w.version], w.changed[w.version], w.listed = w.truth[backup], w.changed[backup], false
 }
 
-// list is a new contact with kube-apiserver. A pod that was not there any longer, and is there again, was restored.
+// list is a new contact with kube-apiserver. A pod that was not there any longer, and is there again, was restored, and
+// so was one that is there as it was before.
 func (w *world) list() {
 	to := sink{w.store, oraclePods}
 	var objects []*wire.Object
 	heard, _, known := w.store.readScope(oraclePods)
 	for name, uid := range w.truth[w.version] {
 		objects = append(objects, w.pod(name))
-		if confirmed, ended := w.ends[uid]; ended && known && w.truth[heard][name] != uid {
+		if !known || w.truth[heard][name] == uid && w.changed[heard][name] <= w.changed[w.version][name] {
+			continue
+		}
+		if confirmed, ended := w.ends[uid]; ended {
 			w.back[uid] = confirmed
 			delete(w.ends, uid)
+		} else if _, ended := w.again[uid]; ended {
+			w.back[uid] = false
 		}
+		delete(w.again, uid)
+		delete(w.refusals, uid)
 	}
 	to.At(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
 	w.listed = true
@@ -171,21 +190,24 @@ func (w *world) remove() {
 	uid := uids[w.random.IntN(len(uids))]
 	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
 	say := func(how outcome) {
-		w.store.setEnd(types.UID(uid), end{at, how})
+		w.store.setEnd(types.UID(uid), end{at: at, outcome: how})
 		w.commitGone()
 	}
 	say(intended)
 	if w.asked[uid] = true; !w.ends[uid] {
 		w.ends[uid] = false // it has an end that may be taken back
 	}
+	delete(w.again, uid)
 	switch w.random.IntN(3) {
 	case 0:
 		say(confirmed)
 		w.ends[uid] = true
 	case 1:
-		say(refused)
-		if !w.ends[uid] {
+		if say(refused); !w.ends[uid] {
 			delete(w.ends, uid)
+			if w.refusals[uid]++; w.refusals[uid] > 1 {
+				w.again[uid] = false
+			}
 		}
 	}
 }

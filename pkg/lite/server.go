@@ -215,7 +215,6 @@ func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, err)
 		return
 	}
-	defer s.noteUnsettled(noted)
 	if back := s.link.Away(); back != nil {
 		s.answerAway(w, noted, "", back)
 		return

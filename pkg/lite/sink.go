@@ -64,8 +64,10 @@ func (k sink) Replace(objects []*wire.Object) {
 	for _, o := range objects {
 		there[o.Key()] = true
 		if old := set.objects[o.Key()]; k.scope == podsOf(k.store.node) && set.version > 0 &&
-			(old == nil || old.UID != o.UID) {
-			k.store.revive(types.UID(o.UID)) // it was not there any longer: kube-apiserver was restored from a backup
+			(old == nil || old.UID != o.UID || numberOf(o) < numberOf(old)) {
+			// It was not there any longer, or is there as it was before: kube-apiserver was restored from a backup,
+			// perhaps with higher versions (etcdutl snapshot restore --bump-revision).
+			k.store.revive(types.UID(o.UID))
 		}
 		k.Apply(o)
 	}

@@ -228,12 +228,15 @@ func (s *Store) set(of scope) *set {
 }
 
 // encoded returns an object as a message.
-func encoded(o *wire.Object) []byte {
-	version, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
+func encoded(o *wire.Object) []byte { return wire.AppendObject(nil, o.Meta, o.Body, numberOf(o)) }
+
+// numberOf returns the resourceVersion of an object; 0 if it is no number, as kube-apiserver's are.
+func numberOf(o *wire.Object) uint64 {
+	number, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
 	if err != nil {
-		version = 0 // kube-apiserver's are numbers
+		return 0
 	}
-	return wire.AppendObject(nil, o.Meta, o.Body, version)
+	return number
 }
 
 // change is a change that must be written to the disk: a new value, an object, or neither if the key is removed.
@@ -515,7 +518,7 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 		state[tokenKey(request)] = change{value: kept.text()}
 	}
 	for uid, e := range s.ends {
-		if e.outcome > refused {
+		if e.isKept() {
 			state[goneKey(uid)] = change{value: e.text()}
 		}
 	}

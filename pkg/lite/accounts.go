@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -104,7 +105,7 @@ func (s *Store) noteScope(in scope, until time.Time) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.sets[in] == nil {
-		if heavy := s.heavy[in]; heavy.excess > 0 && now.Before(heavy.again) {
+		if now.Before(s.heavy[in].again) {
 			return
 		}
 		read, account := 0, in.kind.account
@@ -122,27 +123,6 @@ func (s *Store) noteScope(in scope, until time.Time) {
 	if until.After(set.read) {
 		set.read = until
 	}
-}
-
-// ofAccounts returns the candidates that the accounts which are here read, of each account the last ones.
-func (s *Store) ofAccounts(known []scope, here map[string]bool) (all []candidate) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known = slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
-		return s.sets[in] == nil || !here[in.kind.account]
-	})
-	slices.SortFunc(known, func(a, b scope) int { return s.sets[b].read.Compare(s.sets[a].read) })
-	count, left, leftOfAll := map[string]int{}, map[string]*int{}, new(accountsBytes)
-	for _, in := range known {
-		account := in.kind.account
-		if count[account]++; count[account] == 1 {
-			left[account] = new(accountBytes)
-		}
-		if count[account] <= accountScopes {
-			all = append(all, candidate{needs{scopes: map[scope]bool{in: true}}, in, []*int{left[account], leftOfAll}})
-		}
-	}
-	return all
 }
 
 // noteRead notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
@@ -245,23 +225,45 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	return err
 }
 
-// addAccounts adds the scopes that accounts read, as long as the node has one of their pods, and kube-apiserver lets
-// them read.
+// addAccounts adds the scopes that accounts read, of each the last ones, as long as the node has one of its pods, and
+// kube-apiserver lets it read them.
 func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope) {
-	here := map[string]bool{}
+	here, read := map[string]bool{}, map[scope]time.Time{}
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
-	known = slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
-		source := f.sources[in]
-		refused := in.kind.account != "" && source != nil && f.isRefused(in, source.State().Err)
-		if refused {
+	for _, in := range known {
+		account := in.kind.account
+		if source := f.sources[in]; account != "" && source != nil && f.isRefused(in, source.State().Err) {
 			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
-				"serviceAccount", in.kind.account, "resource", in.kind.Resource, "err", source.State().Err)
+				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
+		} else if at, ok := f.store.readAt(in); ok && here[account] {
+			read[in] = at
 		}
-		return refused
-	})
-	f.store.keep(wanted, f.store.ofAccounts(known, here))
+	}
+	var candidates []candidate
+	count, left, leftOfAll := map[string]int{}, map[string]*int{}, new(accountsBytes)
+	for _, in := range slices.SortedFunc(maps.Keys(read), func(a, b scope) int { return read[b].Compare(read[a]) }) {
+		account := in.kind.account
+		if count[account]++; count[account] == 1 {
+			left[account] = new(accountBytes)
+		}
+		if count[account] <= accountScopes {
+			needed := needs{scopes: map[scope]bool{in: true}}
+			candidates = append(candidates, candidate{needed, in, []*int{left[account], leftOfAll}})
+		}
+	}
+	f.store.keep(wanted, candidates)
+}
+
+// readAt returns when an account last read a set; ok is false if the set does not exist.
+func (s *Store) readAt(in scope) (at time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if set := s.sets[in]; set != nil {
+		return set.read, true
+	}
+	return time.Time{}, false
 }
 
 // reportAccounts adds the accounts to the report.
@@ -279,9 +281,9 @@ func (s *Server) reportAccounts(report *health.Report) {
 		}
 	}
 	for id, heavy := range s.store.heavy {
-		if in, ok := id.(scope); ok && heavy.excess > 0 {
+		if in, ok := id.(scope); ok {
 			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
-				float64(heavy.excess)/(1<<20)))
+				float64(heavy.size)/(1<<20)))
 		}
 	}
 	if len(s.store.keys.Keys) == 0 {

@@ -30,7 +30,7 @@ import (
 // TestOutcomeOfDelete: a pod is gone once kube-apiserver has said so, or if nobody knows; after any other answer, and a
 // request that does not remove this pod at once, it is there again.
 func TestOutcomeOfDelete(t *testing.T) {
-	now := ptr.To[int64](0)
+	now, this := ptr.To[int64](0), metav1.NewUIDPreconditions("u1")
 	for name, test := range map[string]struct {
 		code int
 		body string
@@ -43,10 +43,12 @@ func TestOutcomeOfDelete(t *testing.T) {
 	}{
 		"done": {code: http.StatusOK, body: "{}"},
 		"a dry run": {code: http.StatusOK, body: "{}", stays: true,
-			options: &metav1.DeleteOptions{GracePeriodSeconds: now, DryRun: []string{"All"}}},
+			options: &metav1.DeleteOptions{GracePeriodSeconds: now, Preconditions: this, DryRun: []string{"All"}}},
 		"a dry run by the URL": {code: http.StatusOK, body: "{}", different: "dryRun", stays: true},
 		"with a grace": {code: http.StatusOK, body: "{}", stays: true,
-			options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](30)}},
+			options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](30), Preconditions: this}},
+		"without a UID": {code: http.StatusOK, body: "{}", stays: true,
+			options: &metav1.DeleteOptions{GracePeriodSeconds: now}},
 		"without options": {code: http.StatusOK, body: "{}", options: &metav1.DeleteOptions{}, stays: true},
 		"of a pod before it": {code: http.StatusOK, body: "{}", stays: true, options: &metav1.DeleteOptions{
 			GracePeriodSeconds: now, Preconditions: metav1.NewUIDPreconditions("u0")}},
@@ -73,7 +75,8 @@ func TestOutcomeOfDelete(t *testing.T) {
 			remove := func(code int, body string) error {
 				f.cloud.deletes.Store(&answerOf{code, body})
 				request := f.clientFor(f.kubelet()).CoreV1().RESTClient().Delete().Namespace("shop").Resource("pods").
-					Name("till").Body(cmp.Or(test.options, &metav1.DeleteOptions{GracePeriodSeconds: now}))
+					Name("till").Body(cmp.Or(test.options,
+					&metav1.DeleteOptions{GracePeriodSeconds: now, Preconditions: this}))
 				switch test.different {
 				case "dryRun":
 					request.Param("dryRun", "All")
@@ -110,7 +113,7 @@ func TestRefusedAgainAndAgain(t *testing.T) {
 	var first int64
 	for i := range 20 {
 		err := f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
-			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions("u1")})
 		if !apierrors.IsForbidden(err) {
 			t.Fatal(err)
 		}
@@ -136,7 +139,7 @@ func TestPowerCutInARepeatedDelete(t *testing.T) {
 			p.server.recordEnd(r, "u1", refused)
 			p.expect("refused", "u1")
 		}
-		r.Body = io.NopCloser(strings.NewReader(`{"gracePeriodSeconds":0}`))
+		r.Body = io.NopCloser(strings.NewReader(`{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`))
 		_, err := p.server.noteRemoval(httptest.NewRecorder(), r)
 		p.must(err)
 		p.must(p.server.disk.Close())

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/serve"
 )
@@ -134,17 +135,16 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	options := &metav1.DeleteOptions{}
-	ofKubelet := len(body) == 0 || decodeBody(body, options) == nil // others may send YAML
-	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
-	if options.Preconditions != nil && options.Preconditions.UID != nil {
-		uid = *options.Preconditions.UID
-	}
-	if !ofKubelet || options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 || uid == "" ||
-		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
+	if decodeBody(body, options) != nil { // others may send YAML
 		return r, nil
 	}
-	s.recordEnd(r, uid, intended)
-	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, uid})), nil
+	of := ptr.Deref(options.Preconditions, metav1.Preconditions{}).UID // the kubelet always gives it
+	if of == nil || ptr.Deref(options.GracePeriodSeconds, -1) != 0 || len(options.DryRun) > 0 ||
+		r.URL.Query().Has("dryRun") {
+		return r, nil
+	}
+	s.recordEnd(r, *of, intended)
+	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, *of})), nil
 }
 
 // recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.

@@ -33,8 +33,8 @@ const (
 	podsBytes = 64 << 20
 	// namedBytes is about how many bytes it takes to follow an object, besides the object, or to keep a token.
 	namedBytes = 32 << 10
-	// longestPause is the longest time until what was too large is tried again.
-	longestPause = time.Hour
+	// heavyPause is the time until what was too large is tried again.
+	heavyPause = 15 * time.Minute
 )
 
 type needs struct {
@@ -68,11 +68,10 @@ type candidate struct {
 
 // leftOut is about a candidate that was too large.
 type leftOut struct {
-	// excess is its size in bytes then, because once it is no longer kept, its size is not known; 0 if it is kept
-	// again. It may be smaller after the time again, which is pause after it was left out.
-	excess int
-	again  time.Time
-	pause  time.Duration
+	// size is its size in bytes then, because once it is no longer kept, its size is not known. It may be smaller after
+	// the time again.
+	size  int
+	again time.Time
 }
 
 // ofPods returns the candidates that pods name.
@@ -85,58 +84,37 @@ func (s *Store) ofPods(pods []*corev1.Pod) (all []candidate) {
 }
 
 // keep adds candidates to all that is kept, the smallest first, as long as their budgets last. It returns the others,
-// with their sizes in bytes. The more often one is left out, the longer the pause is until it is tried again.
+// with their sizes in bytes.
 func (s *Store) keep(all needs, candidates []candidate) (left map[any]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, sizes := time.Now(), map[any]int{}
-	size := func(of candidate) int {
-		bytes, heavy := s.more(all, of.needs), s.heavy[of.id]
-		if now.Before(heavy.again) {
-			bytes = max(bytes, heavy.excess)
-		}
-		return bytes
-	}
+	maps.DeleteFunc(s.heavy, func(_ any, heavy leftOut) bool { return !now.Before(heavy.again) })
+	size := func(of candidate) int { return max(s.more(all, of.needs), s.heavy[of.id].size) }
 	for _, of := range candidates {
 		sizes[of.id] = size(of)
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(sizes[a.id], sizes[b.id]) })
-	maps.DeleteFunc(s.heavy, func(_ any, heavy leftOut) bool { return now.Sub(heavy.again) > longestPause })
 	left = map[any]int{}
 	for _, of := range candidates {
-		bytes, heavy := size(of), s.heavy[of.id]
+		bytes := size(of)
 		if slices.ContainsFunc(of.budgets, func(b *int) bool { return *b < bytes }) {
-			if left[of.id] = sizes[of.id]; !now.Before(heavy.again) {
-				pause := min(max(2*heavy.pause, againInterval), longestPause)
-				s.heavy[of.id] = leftOut{sizes[of.id], now.Add(pause), pause}
+			left[of.id] = sizes[of.id]
+			if _, known := s.heavy[of.id]; !known {
+				s.heavy[of.id] = leftOut{sizes[of.id], now.Add(heavyPause)}
 			}
 			continue
 		}
 		for _, budget := range of.budgets {
 			*budget -= bytes
 		}
-		if s.isComplete(of.needs) {
-			delete(s.heavy, of.id)
-		} else if heavy.excess > 0 {
-			heavy.excess = 0
-			s.heavy[of.id] = heavy
-		}
+		delete(s.heavy, of.id)
 		for in, required := range of.scopes {
 			all.scopes[in] = all.scopes[in] || required
 		}
 		maps.Copy(all.tokens, of.tokens)
 	}
 	return left
-}
-
-// isComplete reports whether all objects of needs are known, or known to be absent. The caller holds the lock.
-func (s *Store) isComplete(of needs) bool {
-	for in := range of.scopes {
-		if s.covering(in) == nil {
-			return false
-		}
-	}
-	return true
 }
 
 // more returns how many bytes needs take that are not among all. The caller holds the lock.

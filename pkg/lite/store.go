@@ -643,16 +643,6 @@ func (s *Store) findObject(k *kind, name types.NamespacedName) *wire.Object {
 	return nil
 }
 
-// podUID returns the UID of a pod; "" if it is not known.
-func (s *Store) podUID(name types.NamespacedName) types.UID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o := s.set(podsOf(s.node)).objects[name]; o != nil {
-		return types.UID(o.UID)
-	}
-	return ""
-}
-
 func tokenKey(request tokenRequest) string {
 	name, _ := json.Marshal(request) //nolint:errchkjson // strings and a number
 	return keyOf(keyToken, string(name))

@@ -54,7 +54,7 @@ func (r Replacement) Replace() (err error) {
 	if err := os.Rename(r.Aside.Name(), r.Path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(r.Path))
+	return SyncDir(filepath.Dir(r.Path))
 }
 
 // Write replaces a file by one with this content and mode. The directory has to be there.
@@ -69,8 +69,8 @@ func Write(path string, mode fs.FileMode, content []byte) error {
 	}}.Replace()
 }
 
-// syncDir writes the directory to the disk, so that a rename in it survives a loss of power.
-func syncDir(path string) error {
+// SyncDir writes a directory to the disk, so that a rename in it survives a loss of power.
+func SyncDir(path string) error {
 	dir, err := os.Open(path) //nolint:gosec // the directory of a file that the caller names
 	if err != nil {
 		return err

@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
 // ErrInUse means that another process has locked the directory.
@@ -133,18 +134,7 @@ func (d directory) Rename(from, to string) error { return os.Rename(d.path(from)
 
 func (d directory) Remove(name string) error { return os.Remove(d.path(name)) }
 
-func (d directory) Sync() error {
-	opened, err := os.Open(string(d))
-	if err != nil {
-		return err
-	}
-	defer opened.Close()
-	// Some file systems cannot sync directories.
-	if err := opened.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return err
-	}
-	return nil
-}
+func (d directory) Sync() error { return atomicfile.SyncDir(string(d)) }
 
 type openFile struct{ *os.File }
 

@@ -8,10 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/klog/v2"
-
-	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
@@ -52,42 +48,12 @@ func (s *Server) serveFurther(ctx context.Context) {
 		ReadHeaderTimeout: 10 * time.Second}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { serveAt(ctx, further, "--bind-address", maxRequests) })
-	wg.Go(func() { serveAt(ctx, state, "--health-bind-address", healthConnections) })
-}
-
-// serveAt serves an address, if there is one, until ctx is done, with so many connections.
-func serveAt(ctx context.Context, server *http.Server, flag string, connections int) {
-	if server.Addr == "" {
-		return
-	}
-	logger := klog.FromContext(ctx).WithValues("address", server.Addr)
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	said := false
-	wait.NonSlidingUntilWithContext(klog.NewContext(ctx, logger), func(ctx context.Context) {
-		err := serveOnce(ctx, server, flag, connections)
-		if ctx.Err() == nil && !said {
-			logger.Error(err, "Cannot serve an address, trying again")
-		}
-		said = true
-	}, listenInterval)
-}
-
-func serveOnce(ctx context.Context, server *http.Server, flag string, connections int) error {
-	if server.TLSConfig != nil {
-		if _, err := server.TLSConfig.GetCertificate(nil); err != nil {
-			return err
+	for _, address := range []quota.Address{
+		{Server: further, Flag: "--bind-address", Connections: maxRequests, Retry: listenInterval},
+		{Server: state, Flag: "--health-bind-address", Connections: healthConnections, Retry: listenInterval},
+	} {
+		if address.Server.Addr != "" {
+			wg.Go(func() { address.Run(ctx) })
 		}
 	}
-	listener, err := listen.TCP(ctx, flag, server.Addr)
-	if err != nil {
-		return err
-	}
-	logger := klog.FromContext(ctx)
-	logger.Info("Serving an address", "flag", flag)
-	bounded := &quota.Listener{Listener: listener, Quota: quota.New(connections), Logger: logger}
-	if server.TLSConfig == nil {
-		return server.Serve(bounded)
-	}
-	return server.ServeTLS(bounded, "", "")
 }

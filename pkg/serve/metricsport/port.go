@@ -8,10 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
@@ -43,38 +41,11 @@ func CheckAddress(address string) error {
 // Run serves until ctx is done. If the port is taken it logs that and tries again: a program without metrics is better
 // than none.
 func (p Port) Run(ctx context.Context) {
-	p.Retry = cmp.Or(p.Retry, defaultRetry)
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := p.serve(ctx); ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot serve metrics on their own address, trying again",
-				"address", p.Address, "after", p.Retry)
-		}
-	}, p.Retry)
-}
-
-func (p Port) serve(ctx context.Context) error {
-	listener, err := listen.TCP(ctx, "--metrics-bind-address "+p.Address, p.Address)
-	if err != nil {
-		return err
-	}
-	return p.serveOn(ctx, listener)
-}
-
-// serveOn serves on a listener, which it closes, until ctx is done.
-func (p Port) serveOn(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", p.Metrics)
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 3 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO"),
-	}
-	stop := context.AfterFunc(ctx, func() {
-		if err := server.Close(); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot close the metrics' own address", "address", p.Address)
-		}
-	})
-	defer stop()
-	return server.Serve(&quota.Listener{
-		Listener: listener, Quota: quota.New(maxScrapers), Logger: klog.FromContext(ctx),
-	})
+	quota.Address{Flag: "--metrics-bind-address", Connections: maxScrapers, Retry: cmp.Or(p.Retry, defaultRetry),
+		Server: &http.Server{
+			Addr: p.Address, Handler: mux, ReadHeaderTimeout: 30 * time.Second, WriteTimeout: time.Minute,
+			IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO"),
+		}}.Run(ctx)
 }

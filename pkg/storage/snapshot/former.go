@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
@@ -41,28 +40,26 @@ func (d *Dir) formerFile(prefix string) string {
 	return filepath.Join(d.Path, prefix+url.PathEscape(d.NodeName))
 }
 
-func (d *Dir) readFormer() (content, uint64, error) {
-	var revision uint64
-	var state *facts.State
+func (d *Dir) readFormer() (c content, revision uint64, err error) {
 	for _, prefix := range []string{formerReserve, formerSnapshot} {
-		data, err := os.ReadFile(d.formerFile(prefix))
+		path := d.formerFile(prefix)
+		var read formerContent
+		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		var read formerContent
 		if err == nil {
 			read, err = parseFormer(data)
 		}
-		if err != nil {
-			return content{}, revision, fmt.Errorf("%s: %w", d.formerFile(prefix), err)
+		if err == nil && read.State != nil {
+			c, err = contentOf(read.State)
 		}
-		revision, state = max(revision, read.Revision), read.State
+		if err != nil {
+			return content{}, revision, fmt.Errorf("%s: %w", path, err)
+		}
+		revision = max(revision, read.Revision)
 	}
-	if state == nil {
-		return content{}, revision, nil
-	}
-	c, err := contentOf(state)
-	return c, revision, err
+	return c, revision, nil
 }
 
 // removeFormer removes the former files once the store is on the disk. If it cannot, it tries again the next time.
@@ -81,6 +78,7 @@ func (d *Dir) removeFormer() {
 }
 
 func parseFormer(data []byte) (read formerContent, err error) {
+	const most = 256 << 20
 	end := len(data) - sha256.Size
 	if end < len(formerHead) || string(data[:len(formerHead)]) != formerHead ||
 		sha256.Sum256(data[:end]) != [sha256.Size]byte(data[end:]) {
@@ -90,60 +88,40 @@ func parseFormer(data []byte) (read formerContent, err error) {
 	if err != nil {
 		return read, err
 	}
-	from := bufio.NewReader(unzipped)
-	head, err := nextFormer(from)
-	if err == nil {
-		err = json.Unmarshal(head, &read)
+	var from formerValues
+	if from.left, err = io.ReadAll(io.LimitReader(unzipped, most)); err != nil {
+		return read, err
 	}
-	if err != nil || read.State == nil {
+	if err := json.Unmarshal(from.next(), &read); err != nil || read.State == nil {
 		return read, err
 	}
 	for i := range read.State.Sections {
-		if err := parseFormerSection(from, &read.State.Sections[i]); err != nil {
-			return read, err
+		section := &read.State.Sections[i]
+		for value := from.next(); len(value) > 0; value = from.next() {
+			o, err := wire.ParseObject(value)
+			if err != nil {
+				return read, err
+			}
+			section.Objects = append(section.Objects, o)
 		}
+		from.next() // how they were shown: by other digests than today's, so that they are shown as new ones
 	}
-	return read, nil
+	return read, from.err
 }
 
-func nextFormer(from *bufio.Reader) ([]byte, error) {
-	const most = 64 << 20
-	length, err := binary.ReadUvarint(from)
-	if err != nil || length > most {
-		return nil, errors.Join(errForm, err)
-	}
-	value := make([]byte, length)
-	_, err = io.ReadFull(from, value)
-	return value, err
+// formerValues are the values that are left. err is set if one is cut off.
+type formerValues struct {
+	left []byte
+	err  error
 }
 
-func parseFormerSection(from *bufio.Reader, section *facts.Section) error {
-	for {
-		value, err := nextFormer(from)
-		if err != nil {
-			return err
-		}
-		if len(value) == 0 {
-			break
-		}
-		o, err := wire.ParseObject(value)
-		if err != nil {
-			return err
-		}
-		section.Objects = append(section.Objects, o)
+func (f *formerValues) next() []byte {
+	length, n := binary.Uvarint(f.left)
+	if n <= 0 || length > uint64(len(f.left)-n) { //nolint:gosec // n is at most the length
+		f.left, f.err = nil, errForm
+		return nil
 	}
-	shown, err := nextFormer(from)
-	if err != nil || len(shown) == 0 {
-		return err
-	}
-	count, revision := len(section.Objects), uint64(0)
-	if len(shown) != 16*count {
-		return errForm
-	}
-	for i := range count {
-		revision += binary.BigEndian.Uint64(shown[8*i:])
-		section.Shown = append(section.Shown, facts.Shown{Revision: revision,
-			Digest: binary.BigEndian.Uint64(shown[8*(count+i):])})
-	}
-	return nil
+	value := f.left[n:][:length]
+	f.left = f.left[n:][length:]
+	return value
 }

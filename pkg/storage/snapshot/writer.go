@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -70,7 +71,8 @@ func (w *Writer) Stats() Stats {
 
 // Run writes snapshots until ctx is done, and then a last one if something has changed.
 func (w *Writer) Run(ctx context.Context) {
-	w.prepare(ctx)
+	w.Delay = cmp.Or(w.Delay, DefaultDelay)
+	w.reserve(ctx)
 	select {
 	case <-w.Live:
 	case <-ctx.Done():
@@ -93,13 +95,8 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// prepare makes sure that the next process begins above the revisions that this one gives out.
-func (w *Writer) prepare(ctx context.Context) {
-	if w.Delay == 0 {
-		w.Delay = DefaultDelay
-	}
-	w.noteWrite(ctx, false, w.Dir.reserve(w.Revision()))
-}
+// reserve makes sure that the next process begins above the revisions that this one gives out.
+func (w *Writer) reserve(ctx context.Context) { w.noteWrite(ctx, false, w.Dir.reserve(w.Revision())) }
 
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {

@@ -39,7 +39,8 @@ func newAuthorOf(t *testing.T, d *Dir, s *storagetest.Node) *author {
 	a.Writer = &Writer{
 		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf },
 	}
-	a.prepare(t.Context())
+	a.Delay = DefaultDelay
+	a.reserve(t.Context())
 	return a
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -227,23 +226,24 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 
 // addAccounts adds the scopes that accounts read, of each the last ones, as long as the node has one of its pods, and
 // kube-apiserver lets it read them.
-func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope) {
-	here, read := map[string]bool{}, map[scope]time.Time{}
+func (f *follower) addAccounts(ctx context.Context, wanted needs, known map[scope]time.Time) {
+	here, read := map[string]bool{}, []scope{}
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
-	for _, in := range known {
+	for in := range known {
 		account := in.kind.account
 		if source := f.sources[in]; account != "" && source != nil && f.isRefused(in, source.State().Err) {
 			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
 				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
-		} else if at, ok := f.store.readAt(in); ok && here[account] {
-			read[in] = at
+		} else if here[account] {
+			read = append(read, in)
 		}
 	}
+	slices.SortFunc(read, func(a, b scope) int { return known[b].Compare(known[a]) })
 	var candidates []candidate
 	count, left, leftOfAll := map[string]int{}, map[string]*int{}, new(accountsBytes)
-	for _, in := range slices.SortedFunc(maps.Keys(read), func(a, b scope) int { return read[b].Compare(read[a]) }) {
+	for _, in := range read {
 		account := in.kind.account
 		if count[account]++; count[account] == 1 {
 			left[account] = new(accountBytes)
@@ -254,16 +254,6 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 		}
 	}
 	f.store.keep(wanted, candidates)
-}
-
-// readAt returns when an account last read a set; ok is false if the set does not exist.
-func (s *Store) readAt(in scope) (at time.Time, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if set := s.sets[in]; set != nil {
-		return set.read, true
-	}
-	return time.Time{}, false
 }
 
 // reportAccounts adds the accounts to the report.

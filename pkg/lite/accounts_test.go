@@ -451,7 +451,7 @@ func TestAccountsAreBounded(t *testing.T) {
 		t.Errorf("who reads too much is not named: %s", report.Summary())
 	}
 	of := map[string]int{}
-	for _, in := range store.scopes() {
+	for in := range store.scopes() {
 		of[in.kind.account]++
 	}
 	if of[dnsName] != accountScopes || of["shop/till"] != 2 {
@@ -522,7 +522,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 	if bytes["all"] < all-large {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
-	for _, in := range s.scopes() {
+	for in := range s.scopes() {
 		if s.noteScope(in, time.Now()); wanted.scopes[in] != (s.heavy[in].size == 0) {
 			t.Errorf("%v is kept, or said again", in)
 		}

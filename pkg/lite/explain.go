@@ -250,6 +250,9 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 
 // Stuck returns the pods that would not start.
 func (e *Explanation) Stuck() []PodExplanation {
+	if len(e.Nothing()) > 0 {
+		return e.Pods
+	}
 	return slices.DeleteFunc(slices.Clone(e.Pods), func(p PodExplanation) bool { return len(p.Missing) == 0 })
 }
 

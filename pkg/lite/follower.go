@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,7 +190,7 @@ func (f *follower) update(ctx context.Context) {
 			delete(f.sources, in)
 		}
 	}
-	for _, in := range known { // no pod names it, and no account may read it any longer
+	for in := range known { // no pod names it, and no account may read it any longer
 		if _, ok := wanted.scopes[in]; !ok {
 			f.store.dropSet(in)
 		}
@@ -282,8 +280,13 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	return nil
 }
 
-func (s *Store) scopes() []scope {
+// scopes returns when an account last read each of the sets.
+func (s *Store) scopes() map[scope]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.sets))
+	known := make(map[scope]time.Time, len(s.sets))
+	for in, set := range s.sets {
+		known[in] = set.read
+	}
+	return known
 }

@@ -39,13 +39,8 @@ func newMetrics(s *Server) *metrics {
 			}),
 		gauge("pods", "Pods of the node that would start again, or would not, without kube-apiserver.",
 			func() float64 { return float64(len(s.explained.Load().Pods)) }),
-		gauge("stuck_pods", "Those of them that would not.", func() float64 {
-			e := s.explained.Load()
-			if len(e.Nothing()) > 0 {
-				return float64(len(e.Pods))
-			}
-			return float64(len(e.Stuck()))
-		}),
+		gauge("stuck_pods", "Those of them that would not.",
+			func() float64 { return float64(len(s.explained.Load().Stuck())) }),
 		gauge("unsaved_changes", "Changes that are not on the disk.", func() float64 {
 			count, _ := s.store.unsavedChanges()
 			return float64(count)

@@ -60,7 +60,7 @@ func (w *reading) in(of scope, version uint64) map[string]string {
 // ofAccounts returns a scope that an account has asked for; ok is false if there is none.
 func (w *reading) ofAccounts() (of scope, ok bool) {
 	var all []scope
-	for _, of := range w.store.scopes() {
+	for of := range w.store.scopes() {
 		if of.kind.account != "" {
 			all = append(all, of)
 		}
@@ -105,7 +105,7 @@ func (w *reading) mayHave(of scope, o *wire.Object) bool {
 	if o == nil {
 		return false
 	}
-	for _, known := range w.store.scopes() {
+	for known := range w.store.scopes() {
 		if known.kind.key() != of.kind.key() || !w.given[known.key("")] {
 			continue
 		}
@@ -202,7 +202,7 @@ func TestAccountsOracle(t *testing.T) {
 			}
 			w.judge(seed)
 		}
-		for _, of := range w.store.scopes() {
+		for of := range w.store.scopes() {
 			if _, objects, ok := w.store.readScope(of); ok && of.kind.account != "" && len(objects) > 0 {
 				answered++
 			}

@@ -529,8 +529,8 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 	}
 }
 
-// TestTooLargeForAWhile: what an account reads is kept again when it is small again, listed rarely while it is too large,
-// and named while it is not kept.
+// TestTooLargeForAWhile: what an account reads is kept again when it is small again, listed rarely while it is too
+// large, and named while it is not kept.
 func TestTooLargeForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore("node0")

@@ -64,7 +64,7 @@ func TestOutcomeOfDelete(t *testing.T) {
 		"done, then refused":         {code: http.StatusOK, body: "{}", then: http.StatusConflict},
 		"refused, then done":         {code: http.StatusConflict, body: "{}", then: http.StatusOK},
 		"refused, then nobody knows": {code: http.StatusConflict, body: "{}", then: -1},
-		// The kubelet repeats it every 10 s, and an intention that is written and erased each time would wear out flash.
+		// The kubelet repeats it every 10 s. An intention that is written and erased each time would wear out flash.
 		"refused, and refused again": {code: http.StatusConflict, body: "{}", then: http.StatusForbidden},
 		"a gateway's 404, then refused": {code: http.StatusNotFound, body: "<html>404</html>",
 			then: http.StatusForbidden, stays: true},
@@ -301,7 +301,8 @@ func TestLaggingReplica(t *testing.T) {
 	const secretsPath = "/api/v1/namespaces/shop/secrets"
 	const whileItRuns = "restored from a backup while it runs"
 	for name, newest := range map[string]string{
-		"a replica lags": "9", "restored from a backup": "4", whileItRuns: "4", "restored with --bump-revision": "1000000009",
+		"a replica lags": "9", "restored from a backup": "4", whileItRuns: "4",
+		"restored with --bump-revision": "1000000009",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

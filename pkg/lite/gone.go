@@ -135,11 +135,9 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	options := &metav1.DeleteOptions{}
-	if decodeBody(body, options) != nil { // others may send YAML
-		return r, nil
-	}
+	ofKubelet := decodeBody(body, options) == nil                      // others may send YAML
 	of := ptr.Deref(options.Preconditions, metav1.Preconditions{}).UID // the kubelet always gives it
-	if of == nil || ptr.Deref(options.GracePeriodSeconds, -1) != 0 || len(options.DryRun) > 0 ||
+	if !ofKubelet || of == nil || ptr.Deref(options.GracePeriodSeconds, -1) != 0 || len(options.DryRun) > 0 ||
 		r.URL.Query().Has("dryRun") {
 		return r, nil
 	}

@@ -42,9 +42,8 @@ func (d *Dir) formerFile(prefix string) string {
 
 func (d *Dir) readFormer() (c content, revision uint64, err error) {
 	for _, prefix := range []string{formerReserve, formerSnapshot} {
-		path := d.formerFile(prefix)
 		var read formerContent
-		data, err := os.ReadFile(path)
+		data, err := os.ReadFile(d.formerFile(prefix))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -55,7 +54,7 @@ func (d *Dir) readFormer() (c content, revision uint64, err error) {
 			c, err = contentOf(read.State)
 		}
 		if err != nil {
-			return content{}, revision, fmt.Errorf("%s: %w", path, err)
+			return content{}, revision, fmt.Errorf("%s: %w", d.formerFile(prefix), err)
 		}
 		revision = max(revision, read.Revision)
 	}

@@ -49,8 +49,8 @@ type desired struct {
 	child func() (*gridchild.Child, error)
 }
 
-// identity identifies the content of a desired child by its name, by what it is made from (see target.variant), by
-// whether the workload's selector names the site, and by its Digest.
+// identity identifies the content of a desired child by its name, by the revision and the variants of its templates,
+// by whether the workload's selector names the site, and by its Digest.
 type identity struct {
 	name, variant string
 	selectsSite   bool

@@ -158,14 +158,14 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 		claim := gridchild.Claim(p.owner, name, live.controller, live.grid)
 		return gridchild.Existing{Claim: claim, SelectsSite: live.selectsSite}, true
 	})
-	a.current = gridchild.NewTemplates(p.spec, a.around)
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update) })
 	})
 	if a.update, err = p.ensureRevision(ctx); err != nil {
 		return nil, err
 	}
-	a.templates[a.update] = a.current
+	a.current = gridchild.NewTemplates(p.spec, a.around)
+	a.current.Revision, a.templates[a.update] = a.update, a.current
 	if p.spec.Rollout == nil {
 		return a, nil
 	}

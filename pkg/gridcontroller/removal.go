@@ -106,9 +106,9 @@ func (p *planned) losses() (all []loss) {
 		if live == nil || live.held || live.deleting || to.Templates == nil {
 			continue
 		}
-		replicas, set, err := to.Scale.Replicas(site)
+		replicas, set, err := p.current.Replicas(site)
 		of, variant, marked := strings.Cut(live.variant, "@")
-		revision, wanted, marks := strings.Cut(to.Templates.Mark(site, to.Revision), "@")
+		revision, wanted, marks := strings.Cut(to.Mark(site), "@")
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
 			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})

@@ -28,14 +28,11 @@ import (
 // deploymentRevision is an annotation of the ReplicaSets of a Deployment: the newest one has the highest number.
 const deploymentRevision = "deployment.kubernetes.io/revision"
 
-// target is what a site's child should be made from.
+// target has the templates that a site's child should be made from; none if it is to be left alone. err is why, if that
+// is an error.
 type target struct {
-	// Source has no Templates if the child is to be left alone.
-	gridchild.Source
+	*gridchild.Templates
 
-	// variant identifies what the child is made from: children with the same variant differ only in the site.
-	variant string
-	// err is why there are no Templates, if that is an error.
 	err error
 }
 
@@ -72,6 +69,7 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 		if known, err := gridrevision.FromObject(object); err == nil {
 			if spec, err := known.Spec(p.spec); err == nil {
 				made = gridchild.NewTemplates(spec, p.around)
+				made.Revision = revision
 			}
 		}
 	}
@@ -105,12 +103,7 @@ func (p *planned) target(site string) target {
 		return target{err: gridchild.Errorf(v1.ReasonRevisionGone,
 			"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)}
 	default:
-		return target{
-			Source: gridchild.Source{
-				Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
-			},
-			variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
-		}
+		return target{Templates: templates}
 	}
 }
 
@@ -374,7 +367,8 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 	case result.untried: // as before
 		return
 	case state.Phase == v1.SiteFailed:
-		now = brokenSite{p.targets[site].Revision, state.Reason + ": " + state.Message, p.clock.Now()}
+		revision := cmp.Or(p.targets[site].Templates, &gridchild.Templates{}).Revision
+		now = brokenSite{revision, state.Reason + ": " + state.Message, p.clock.Now()}
 		if before.why != "" && before.revision == now.revision {
 			now.since = before.since
 		}

@@ -150,15 +150,16 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 // that not all sites of a large grid are rendered again in each pass.
 func (p *planned) desiredChild(site string) (*desired, error) {
 	m, to, selects := p.memory, p.targets[site], p.assignment.SelectsSite[site]
-	known, variant := &m.ofSite(site).desired, fmt.Sprintf("%s\n%t", to.variant, selects)
+	known, variant := &m.ofSite(site).desired, fmt.Sprintf("%s\n%s\n%s\n%t", to.Revision, to.Variant(site),
+		p.current.Variant(site), selects)
+	render := func() (*gridchild.Child, error) { return p.assignment.Child(site, to.Templates, p.current) }
 	d := &desired{
 		identity: identity{p.assignment.BySite[site], variant, selects, known.digest},
-		site:     site,
-		child:    sync.OnceValues(func() (*gridchild.Child, error) { return p.assignment.Child(site, to.Source) }),
+		site:     site, child: sync.OnceValues(render),
 	}
 	if d.digest == "" || d.identity != *known {
 		// It is not kept: most are not needed, and there may be ten thousand.
-		child, err := p.assignment.Child(site, to.Source)
+		child, err := render()
 		if err != nil {
 			return nil, err
 		}

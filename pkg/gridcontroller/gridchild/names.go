@@ -87,26 +87,27 @@ func Assign(o *Owner, sites []string, known func(name string) (object Existing, 
 	return n
 }
 
-// Child renders the child of a site.
-func (n *Names) Child(site string, from Source) (*Child, error) {
+// Child renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
+// rollout the child has the revision of its templates in an annotation.
+func (n *Names) Child(site string, from, now *Templates) (*Child, error) {
 	if err := n.Clashes[site]; err != nil {
 		return nil, err
 	}
-	template, err := from.Templates.Of(site)
+	template, err := from.Of(site)
 	if err != nil {
 		return nil, err
 	}
-	if from.Templates != from.Scale {
+	if from != now {
 		delete(template, "replicas")
-		if replicas, set, err := from.Scale.Replicas(site); err == nil && set {
+		if replicas, set, err := now.Replicas(site); err == nil && set {
 			template["replicas"] = replicas
 		}
 	}
 	annotations := map[string]string{}
-	if mark := from.Templates.Mark(site, from.Revision); mark != "" {
+	if mark := from.Mark(site); mark != "" {
 		annotations[v1.AnnotationVariant] = mark
 	}
-	if from.InRollout {
+	if now.spec.Rollout != nil {
 		annotations[v1.AnnotationRevision] = from.Revision
 	}
 	of := *n.owner

@@ -74,6 +74,9 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 
 // Templates are a grid's templates, decoded once for all sites.
 type Templates struct {
+	// Revision is the name of their revision.
+	Revision string
+
 	spec    *v1.WorkloadGridSpec
 	context Context
 	// decoded has the decoded templates, by variant.
@@ -147,11 +150,11 @@ func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) 
 	return replicas, set, nil
 }
 
-// Mark returns the value of AnnotationVariant for a site's child of a revision; empty if no override selects sites by
-// labels of nodes.
-func (t *Templates) Mark(site, revision string) string {
+// Mark returns the value of AnnotationVariant for a site's child; empty if no override selects sites by labels of
+// nodes.
+func (t *Templates) Mark(site string) string {
 	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
-		return revision + "@" + t.Variant(site)
+		return t.Revision + "@" + t.Variant(site)
 	}
 	return ""
 }
@@ -195,15 +198,6 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	spec, _ := v1.Workload(grid)
 	o.Key, o.SelectsSite = spec.GridUniqKey, ptr.Deref(spec.SiteLabel, true)
 	return o
-}
-
-// Source is what the child of a site is made from.
-type Source struct {
-	// Templates are those of the spec, or of a revision. Scale are those of the spec, which has the replicas.
-	Templates, Scale *Templates
-	// Revision is the name of their revision. In a rollout the child has it in an annotation.
-	Revision  string
-	InRollout bool
 }
 
 // SelectsSite reports whether the selector of a live workload names the site.

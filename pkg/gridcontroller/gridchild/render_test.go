@@ -112,11 +112,13 @@ func TestUnknownFieldsReachTheChild(t *testing.T) {
 // TestSourceOfAnOlderRevision: the replicas are those of the spec, whatever the revision says. Only in a rollout does
 // the child have the revision's name. A workload that exists keeps its selector.
 func TestSourceOfAnOlderRevision(t *testing.T) {
-	templates := func(more string) *Templates {
+	templates := func(more string, rollout *v1.Rollout) *Templates {
 		template := "{" + more + plain[1:]
-		return NewTemplates(&v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}, Context{})
+		return NewTemplates(&v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template), Rollout: rollout},
+			Context{})
 	}
-	older := templates(`"replicas":9,"minReadySeconds":1,`)
+	older := templates(`"replicas":9,"minReadySeconds":1,`, nil)
+	older.Revision = "demo-1"
 	for name, c := range map[string]struct {
 		scale              string
 		inRollout, selects bool
@@ -126,11 +128,14 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		"scaled by others":        {"", true, true, 0},
 		"scaled to 0, no rollout": {`"replicas":0,`, false, true, 0},
 	} {
-		s := Source{Templates: older, Scale: templates(c.scale), Revision: "demo-1", InRollout: c.inRollout}
+		var rollout *v1.Rollout
+		if c.inRollout {
+			rollout = &v1.Rollout{}
+		}
 		names := Assign(demoOwner(), []string{"east"}, func(string) (Existing, bool) {
 			return Existing{SelectsSite: c.selects}, true
 		})
-		child, err := names.Child("east", s)
+		child, err := names.Child("east", older, templates(c.scale, rollout))
 		if err != nil {
 			t.Fatal(err)
 		}

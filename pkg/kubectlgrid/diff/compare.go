@@ -178,9 +178,7 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
 		Merge:   c.Merge(c.owner.Child),
 	})
-	source := gridchild.Source{
-		Templates: templates, Scale: templates, Revision: revision.Name, InRollout: spec.Rollout != nil,
-	}
+	templates.Revision = revision.Name
 	sites := slices.Sorted(maps.Keys(nodes))
 	names := gridchild.Assign(c.owner, sites, func(name string) (gridchild.Existing, bool) {
 		if live := c.live[name]; live != nil {
@@ -196,7 +194,7 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 		if len(overrides) > 0 {
 			template += " with " + strings.Join(overrides, ", ")
 		}
-		child, err := names.Child(site, source)
+		child, err := names.Child(site, templates, templates)
 		if err := c.add(ctx, about.Title+", template "+template, site, child, err); err != nil {
 			return err
 		}

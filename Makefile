@@ -162,7 +162,7 @@ GO_TEST = test -vet=off -ldflags=-w -toolexec='env GOGC=400'
 SEQUENTIAL = ./pkg/autonomy/livepods ./pkg/gridcontroller/rollout ./pkg/program/store ./pkg/storage/history \
 	./pkg/storage/snapshot ./pkg/topology ./pkg/gridview ./pkg/storage/facts ./pkg/storage/wire ./pkg/apis/enumerate \
 	./pkg/apis/superedge.io/v1 ./pkg/gridcontroller/gridchild ./pkg/gridcontroller/gridrevision \
-	./pkg/gridcontroller/kubeproxy ./pkg/kubectlgrid/pages ./pkg/program/flags ./pkg/program/nodename
+	./pkg/gridcontroller/kubeproxy ./pkg/program/pages ./pkg/program/flags ./pkg/program/nodename
 # A package whose worlds are shorter with the race detector, and are played whole without it as well.
 WORLDS = ./pkg/autonomy/exchange
 # The rest. Those of which the race detector takes longest begin first.

@@ -145,7 +145,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	if err != nil {
 		return err
 	}
-	selector, tolerations, err := gridchild.ReadPods(template)
+	selector, own, err := gridchild.ReadPods(template)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 		return err
 	}
 	if pod.Spec.Tolerations == nil { // it has to run where the site's pods do
-		pod.Spec.Tolerations = tolerations
+		pod.Spec.Tolerations = own.Tolerations
 	}
 	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{p.owner.Key: site})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {

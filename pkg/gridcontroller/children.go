@@ -45,17 +45,13 @@ type desired struct {
 	// shape is the hash of the fields that our manager owns in a child of the same template, once one was applied. The
 	// others differ only in the site, so it owns the same fields of them.
 	shape *atomic.Value
-	// child returns the child, which must not be changed. The first call renders it, and must not be made concurrently.
-	child func() (*gridchild.Child, error)
+	// child must not be changed. It is nil before it is needed.
+	child *gridchild.Child
 }
 
-// identity identifies the content of a desired child by its name, by the revision and the variants of its templates,
-// by whether the workload's selector names the site, and by its Digest.
-type identity struct {
-	name, variant string
-	selectsSite   bool
-	digest        string
-}
+// identity identifies the content of a desired child by its name, by what it is made from (the revision, the variants of
+// its templates, whether its selector names the site), and by its Digest.
+type identity struct{ name, variant, digest string }
 
 // childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
 // that changes nothing. It must not be used concurrently.
@@ -105,20 +101,13 @@ type result struct {
 // syncChild makes the live child as desired, if it is not. The caller has called settled before.
 func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
 	outcome := attempt{r, o, d, m}.run(ctx)
+	outcome.err = gridchild.Rejected(outcome.err)
 	if m.failed != d.digest || outcome.err == nil {
 		m.retries = 0
 	}
-	switch err := outcome.err; {
-	case err == nil:
-		m.failure, m.retryAt = nil, time.Time{}
+	if m.failure, m.failed = outcome.err, d.digest; outcome.err == nil {
 		return outcome
-	case gridchild.Refused(err):
-		outcome.err = gridchild.Rejected(err)
-	case apierrors.IsConflict(err):
-		outcome.err = gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
-			o.Child.Kind, d.name, gridchild.Shorten(err.Error()))
 	}
-	m.failure, m.failed = outcome.err, d.digest
 	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
 	m.retryAt = r.clock.Now().Add(pause)
@@ -175,7 +164,7 @@ func (a attempt) run(ctx context.Context) result {
 	case live == nil && cached != nil: // it was deleted, and the desired child may still be made for its selector
 		return result{again: soon}
 	case live == nil:
-	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
+	case live.deleting, live.held, live.selectsSite != gridchild.SelectsSite(a.d.child.Object): // the cache does not know yet
 		return result{child: live, err: a.restoreLabel(ctx, live), again: soon}
 	case a.m.sameAs(live, a.d):
 		return result{child: live}
@@ -245,16 +234,12 @@ func (a attempt) checkClaim(ctx context.Context, live *child) error {
 // applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
 // it fails if someone else has created the object meanwhile and owns its fields.
 func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
-	desired, err := a.d.child()
-	if err != nil {
-		return nil, "", err
-	}
-	u := desired.Object.DeepCopy()
+	u := a.d.child.Object.DeepCopy()
 	var options []client.ApplyOption
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
-		if live.ownsReplicas && !desired.SetsReplicas() {
+		if live.ownsReplicas && !a.d.child.SetsReplicas() {
 			if handedOver, err = a.handOver(ctx, live); err != nil {
 				return nil, "", err
 			}

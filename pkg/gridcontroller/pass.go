@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -41,10 +40,10 @@ type pass struct {
 type assigned struct {
 	*pass
 
-	// assignment says which site has which child. children has the grid's children by name, orphans the workloads with
-	// the names of missing children that may be adopted.
-	assignment        *gridchild.Names
-	children, orphans map[string]*child
+	// assignment says which site has which child. children has the grid's children by name, and the workloads with the
+	// names of missing ones that may be adopted.
+	assignment *gridchild.Names
+	children   map[string]*child
 	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.
 	around gridchild.Context
 	waves  gridchild.Waves
@@ -53,11 +52,9 @@ type assigned struct {
 	update  string
 	// written is the status with which the plan continues: in a rollout the newest one that is known to be written.
 	written *v1.WorkloadGridStatus
-	// templates has the templates that were read, by revision; nil for one that cannot be read. fits has which nodes
-	// the templates of a revision fit, by the revision and the variant of the site. fitsSome reports whether update
-	// fits a node of any. All three are computed when they are needed.
+	// templates has the templates that were read, by revision; nil for one that cannot be read. fitsSome reports
+	// whether update fits a node of any site. Both are computed when they are needed.
 	templates map[string]*gridchild.Templates
-	fits      map[string]func(*corev1.Node) bool
 	fitsSome  func() bool
 }
 
@@ -140,16 +137,16 @@ func (p *pass) run(ctx context.Context, children map[string]*child) (*report, er
 // assign assigns the grid's workloads to its sites, and reads the revisions.
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
 	a := &assigned{
-		pass: p, children: children, orphans: map[string]*child{}, written: p.status,
+		pass: p, children: children, written: p.status,
 		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
-		templates: map[string]*gridchild.Templates{}, fits: map[string]func(*corev1.Node) bool{},
+		templates: map[string]*gridchild.Templates{},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
 		live := children[name]
 		if live == nil {
 			live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
 			if live != nil && !live.deleting && live.controller == nil && live.grid == p.owner.Name {
-				a.orphans[name] = live
+				a.children[name] = live
 			}
 		}
 		if live == nil {
@@ -187,8 +184,5 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	return a, nil
 }
 
-// child returns the child of a site, or nil.
+// child returns the child of a site, or the workload that may be adopted; nil if neither exists.
 func (p *assigned) child(site string) *child { return p.children[p.assignment.BySite[site]] }
-
-// orphan returns the workload that a site without a child may adopt, or nil.
-func (p *assigned) orphan(site string) *child { return p.orphans[p.assignment.BySite[site]] }

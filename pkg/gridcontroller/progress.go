@@ -20,10 +20,8 @@ const (
 	podPause   = 30 * time.Second
 	askPause   = 10 * time.Second
 	podTimeout = 2 * time.Second
-	// podsAtOnce is the largest number of pods that one request reads, and nodesEach that of nodes which are asked for
-	// one by one.
-	podsAtOnce = 500
-	nodesEach  = 8
+	// nodesEach is the largest number of nodes which are asked for one by one.
+	nodesEach = 8
 )
 
 func podCounts(state v1.SiteState) [3]int64 {

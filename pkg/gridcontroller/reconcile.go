@@ -136,31 +136,21 @@ func (m *gridMemory) ofSite(site string) *siteMemory {
 	return m.sites[site]
 }
 
-// readGrid reads a grid, and returns its memory. If the grid is deleted, or being deleted, it forgets the grid and
-// returns nil: the garbage collector deletes its children, unless they are to be orphaned.
-func (r *reconciler) readGrid(ctx context.Context, name types.NamespacedName, grid v1.Object) (*gridMemory, error) {
+// Reconcile applies the children of one grid, and writes the grid's status and events.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	grid, name := r.New(), request.NamespacedName
 	switch err := r.cache.Get(ctx, name, grid); {
 	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
-		r.grids.Delete(name)
-		return nil, nil //nolint:nilnil // as the comment says
+		r.grids.Delete(name) // the garbage collector deletes the children, unless they are to be orphaned
+		return reconcile.Result{}, nil
 	case err != nil:
-		return nil, fmt.Errorf("reading the grid: %w", err)
+		return reconcile.Result{}, fmt.Errorf("reading the grid: %w", err)
 	}
 	known, _ := r.grids.Load(name)
 	m, ok := known.(*gridMemory)
 	if !ok || m.uid != grid.GetUID() { // the memory is that of a former grid of the name
 		m = newMemory(grid)
 		r.grids.Store(name, m)
-	}
-	return m, nil
-}
-
-// Reconcile applies the children of one grid, and writes the grid's status and events.
-func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	grid := r.New()
-	m, err := r.readGrid(ctx, request.NamespacedName, grid)
-	if m == nil {
-		return reconcile.Result{}, err
 	}
 	owner := gridchild.OwnerOf(r.GridKind, grid)
 	switch changed := grid.DeepCopyObject().(type) {
@@ -298,7 +288,7 @@ func (r *reconciler) syncService(
 	}
 	d := &desired{
 		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
-		shape:    &atomic.Value{}, child: func() (*gridchild.Child, error) { return rendered, nil },
+		shape:    &atomic.Value{}, child: rendered,
 	}
 	live, err := r.get(ctx, r.cache, o, d.name)
 	if err != nil {

@@ -103,7 +103,7 @@ func (p *planned) losses() (all []loss) {
 	}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
-		if live == nil || live.held || live.deleting || to.Templates == nil {
+		if live == nil || !live.ownedBy(p.owner) || live.held || live.deleting || to.Templates == nil {
 			continue
 		}
 		replicas, set, err := p.current.Replicas(site)

@@ -23,6 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
 // deploymentRevision is an annotation of the ReplicaSets of a Deployment: the newest one has the highest number.
@@ -66,11 +67,9 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 		if object.Name != revision {
 			continue
 		}
-		if known, err := gridrevision.FromObject(object); err == nil {
-			if spec, err := known.Spec(p.spec); err == nil {
-				made = gridchild.NewTemplates(spec, p.around)
-				made.Revision = revision
-			}
+		if spec, err := (gridrevision.Revision{Data: object.Data.Raw}).Spec(p.spec); err == nil {
+			made = gridchild.NewTemplates(spec, p.around)
+			made.Revision = revision
 		}
 	}
 	p.templates[revision] = made
@@ -151,7 +150,7 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 		u.Idle = live != nil && live.progress.none
 		return u
 	}
-	if live = cmp.Or(live, p.orphan(site)); live == nil {
+	if live == nil {
 		return u
 	}
 	u.Exists, u.UID, u.Held = true, live.uid, live.held
@@ -171,7 +170,7 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 
 // revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
 func (p *assigned) revisionOf(site string, live *child) string {
-	own, applied := live == p.child(site), p.memory.ofSite(site).applied.revision
+	own, applied := live.ownedBy(p.owner), p.memory.ofSite(site).applied.revision
 	switch {
 	case own && live.revision == "" && !live.annotated && p.written.CurrentRevision != p.update:
 		return applied // the rollout was added during a change: not known
@@ -211,15 +210,7 @@ func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error
 	if templates == nil {
 		return nil, fmt.Errorf("revision %s cannot be read", revision)
 	}
-	variant := revision + "\n" + templates.Variant(site)
-	if known := p.fits[variant]; known != nil {
-		return known, nil
-	}
-	spec, err := templates.Of(site)
-	if err == nil {
-		p.fits[variant], err = gridchild.Fits(spec, p.owner.Key)
-	}
-	return p.fits[variant], err
+	return templates.Fits(site)
 }
 
 // readPodsAndChecks answers the plan's questions for pods, and runs checks. Questions for which the time is too short
@@ -275,7 +266,7 @@ func (p *assigned) readPods(ctx context.Context, site *rollout.Site) (rollout.Po
 // podsOf reads the pods of a site's workload: those on its nodes and, if unscheduled is set, those without a node. Pods
 // of others with the same labels are left out. The API server finds the pods of a node quickly.
 func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (own []corev1.Pod, err error) {
-	live := cmp.Or(p.child(site), p.orphan(site))
+	live := p.child(site)
 	if live == nil { // it was made a moment ago
 		return nil, nil
 	}
@@ -294,21 +285,15 @@ func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (o
 		}
 	}
 	for _, look := range looks {
-		for token, first := "", true; first || token != ""; first = false {
-			pods := &corev1.PodList{}
-			err := p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace), client.Limit(podsAtOnce),
-				client.Continue(token), client.MatchingLabelsSelector{Selector: live.selector},
-				client.MatchingFieldsSelector{Selector: look})
-			if err != nil {
-				return nil, fmt.Errorf("listing pods: %w", err)
+		err := pages.Each(ctx, p.live, &corev1.PodList{}, func(pod *corev1.Pod) {
+			if slices.Contains(nodes, pod.Spec.NodeName) &&
+				gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, pod) {
+				own = append(own, *pod)
 			}
-			for _, pod := range pods.Items {
-				if slices.Contains(nodes, pod.Spec.NodeName) &&
-					gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, &pod) {
-					own = append(own, pod)
-				}
-			}
-			token = pods.Continue
+		}, client.InNamespace(p.owner.Namespace), client.MatchingLabelsSelector{Selector: live.selector},
+			client.MatchingFieldsSelector{Selector: look})
+		if err != nil {
+			return nil, fmt.Errorf("listing pods: %w", err)
 		}
 	}
 	return own, nil

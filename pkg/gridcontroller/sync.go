@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +69,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 	}
 	for _, site := range p.names {
 		r := s.results[site]
-		r.child = cmp.Or(r.child, p.child(site), p.orphan(site)) // it is kept, whatever is wrong now
+		r.child = cmp.Or(r.child, p.child(site)) // it is kept, whatever is wrong now
 		s.results[site] = r
 	}
 	return s
@@ -127,8 +126,7 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 			outcomes[i].again = p.clock.Now()
 			continue
 		}
-		if _, err := d.child(); err != nil { // rendered here, because it must not be called concurrently
-			outcomes[i].err = err
+		if d.child, outcomes[i].err = p.render(d.site); outcomes[i].err != nil {
 			continue
 		}
 		group.Go(func() error {
@@ -146,20 +144,21 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	}
 }
 
+// render renders the child of a site. It must not be called concurrently.
+func (p *planned) render(site string) (*gridchild.Child, error) {
+	return p.assignment.Child(site, p.targets[site].Templates, p.current)
+}
+
 // desiredChild returns the desired child of a site. Its identity is remembered for the same generation of the grid, so
 // that not all sites of a large grid are rendered again in each pass.
 func (p *planned) desiredChild(site string) (*desired, error) {
-	m, to, selects := p.memory, p.targets[site], p.assignment.SelectsSite[site]
+	m, to := p.memory, p.targets[site]
 	known, variant := &m.ofSite(site).desired, fmt.Sprintf("%s\n%s\n%s\n%t", to.Revision, to.Variant(site),
-		p.current.Variant(site), selects)
-	render := func() (*gridchild.Child, error) { return p.assignment.Child(site, to.Templates, p.current) }
-	d := &desired{
-		identity: identity{p.assignment.BySite[site], variant, selects, known.digest},
-		site:     site, child: sync.OnceValues(render),
-	}
+		p.current.Variant(site), p.assignment.SelectsSite[site])
+	d := &desired{identity: identity{p.assignment.BySite[site], variant, known.digest}, site: site}
 	if d.digest == "" || d.identity != *known {
 		// It is not kept: most are not needed, and there may be ten thousand.
-		child, err := render()
+		child, err := p.render(site)
 		if err != nil {
 			return nil, err
 		}

@@ -40,14 +40,14 @@ func Tellable(err error) Error {
 // which entry. The answer is an internal error, and only its message shows the cause.
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
 
-// Refused reports whether the API server refused an object because of its content.
-func Refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error()))
+// Rejected returns an Error if the API server refused an object because of its content, and any other error unchanged.
+func Rejected(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error())) {
+		return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error()))
+	}
+	return err
 }
-
-// Rejected returns the Error for the answer of an API server that Refused an object.
-func Rejected(err error) error { return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error())) }
 
 // Shorten makes one line of a text, of limited length.
 func Shorten(text string) string {

@@ -44,24 +44,32 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 	return selector, nil
 }
 
-// Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node of its site, by the
-// node's name, labels and taints. What the spec selects by the grid's key does not count: the child selects its site by
+// Fits returns a function that reports whether the pods of a site's DaemonSet fit a node of the site, by the node's
+// name, labels and taints. What the template selects by the grid's key does not count: the child selects its site by
 // it. The taints of the control plane, for nodes that are not ready or not heard, do not count either.
-func Fits(spec map[string]any, key string) (func(*corev1.Node) bool, error) {
-	var workload appsv1.DaemonSetSpec
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
-		return nil, fmt.Errorf("reading the template: %w", err)
+func (t *Templates) Fits(site string) (func(*corev1.Node) bool, error) {
+	variant := t.Variant(site)
+	if known := t.fits[variant]; known != nil {
+		return known, nil
 	}
-	pod := workload.Template.Spec
-	delete(pod.NodeSelector, key)
+	spec, err := t.decode(site)
+	if err != nil {
+		return nil, err
+	}
+	_, pod, err := ReadPods(spec)
+	if err != nil {
+		return nil, err
+	}
+	delete(pod.NodeSelector, t.spec.GridUniqKey)
 	wants := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: pod})
 	keepsAway := func(taint corev1.Taint) bool {
 		tolerated := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
 			!strings.HasPrefix(taint.Key, "node.kubernetes.io/") && !slices.ContainsFunc(pod.Tolerations, tolerated)
 	}
-	return func(node *corev1.Node) bool {
+	t.fits[variant] = func(node *corev1.Node) bool {
 		matches, err := wants.Match(node)
 		return err == nil && matches && !slices.ContainsFunc(node.Spec.Taints, keepsAway)
-	}, nil
+	}
+	return t.fits[variant], nil
 }

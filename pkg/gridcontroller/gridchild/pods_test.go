@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // TestFits: which nodes a DaemonSet's controller wants pods on.
@@ -35,11 +37,12 @@ func TestFits(t *testing.T) {
 		{affinity, "b", nil, nil, true},
 		{`{nodeSelector: {zone1: east}}`, "a", map[string]string{"zone1": "west"}, nil, true},
 	} {
-		var spec map[string]any
-		if err := yaml.Unmarshal([]byte(`{template: {spec: `+test.pod+`}}`), &spec); err != nil {
+		template, err := yaml.YAMLToJSON([]byte(`{template: {spec: ` + test.pod + `}}`))
+		if err != nil {
 			t.Fatal(err)
 		}
-		fits, err := Fits(spec, "zone1")
+		spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: v1.Template{Raw: template}}
+		fits, err := NewTemplates(spec, Context{}).Fits("east")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package gridchild
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -79,8 +80,9 @@ type Templates struct {
 
 	spec    *v1.WorkloadGridSpec
 	context Context
-	// decoded has the decoded templates, by variant.
+	// decoded has the decoded templates, and fits which nodes they fit, by variant.
 	decoded map[string]map[string]any
+	fits    map[string]func(*corev1.Node) bool
 	// matchers are those of the overrides; nil if one of them cannot be read. invalid is the reason.
 	matchers []*matcher
 	invalid  error
@@ -88,7 +90,9 @@ type Templates struct {
 
 // NewTemplates reads the templates of a grid's spec.
 func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
-	t := &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
+	t := &Templates{
+		spec: spec, context: context, decoded: map[string]map[string]any{}, fits: map[string]func(*corev1.Node) bool{},
+	}
 	for i := range spec.Overrides {
 		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
 		if err != nil { // the sites report it
@@ -104,9 +108,14 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 // Of returns a copy of the template that a site gets, with its overrides and the tolerations of
 // spec.tolerateUnreachable, for the caller to change.
 func (t *Templates) Of(site string) (map[string]any, error) {
+	spec, err := t.decode(site)
+	return runtime.DeepCopyJSON(spec), err
+}
+
+func (t *Templates) decode(site string) (map[string]any, error) {
 	variant := t.Variant(site)
 	if spec, ok := t.decoded[variant]; ok {
-		return runtime.DeepCopyJSON(spec), nil
+		return spec, nil
 	}
 	if t.invalid != nil {
 		return nil, t.invalid
@@ -135,19 +144,14 @@ func (t *Templates) Of(site string) (map[string]any, error) {
 		}
 	}
 	t.decoded[variant] = spec
-	return runtime.DeepCopyJSON(spec), nil
+	return spec, nil
 }
 
 // Replicas returns the replicas that a site gets. set is false if its template leaves them to others.
 func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) {
-	variant := t.Variant(site)
-	if t.decoded[variant] == nil {
-		if _, err := t.Of(site); err != nil {
-			return 0, false, err
-		}
-	}
-	replicas, set = t.decoded[variant]["replicas"].(int64)
-	return replicas, set, nil
+	spec, err := t.decode(site)
+	replicas, set = spec["replicas"].(int64)
+	return replicas, set, err
 }
 
 // Mark returns the value of AnnotationVariant for a site's child; empty if no override selects sites by labels of
@@ -206,14 +210,15 @@ func SelectsSite(live *unstructured.Unstructured) bool {
 	return found && err == nil
 }
 
-// ReadPods returns the pods' selector and tolerations from the spec of a workload.
-func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error) {
-	var workload appsv1.DeploymentSpec // all kinds have these fields
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
-		return nil, nil, fmt.Errorf("reading the template: %w", err)
+// ReadPods returns the pods' selector and spec from the spec of a workload.
+func ReadPods(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
+	var workload appsv1.DaemonSetSpec // all kinds have these fields
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload)
+	if err != nil {
+		err = fmt.Errorf("reading the template: %w", err)
 	}
-	selector, err := Selector(spec)
-	return selector, workload.Template.Spec.Tolerations, err
+	selector, unreadable := Selector(spec)
+	return selector, workload.Template.Spec, cmp.Or(err, unreadable)
 }
 
 // OfSite renders the child of one site. It changes template, which becomes part of the result, and the annotations.

@@ -24,7 +24,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/program/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -62,10 +62,7 @@ func (a *Answer) note(format string, args ...any) {
 
 // refuse notes an error that means that something is refused because of its content. It returns any other error.
 func (a *Answer) refuse(err error) error {
-	if gridchild.Refused(err) {
-		err = gridchild.Rejected(err)
-	}
-	if known, ok := errors.AsType[*gridchild.Error](err); ok {
+	if known, ok := errors.AsType[*gridchild.Error](gridchild.Rejected(err)); ok {
 		a.Refused = true
 		a.note("REFUSED: %s", known.Message)
 		return nil

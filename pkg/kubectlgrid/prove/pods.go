@@ -21,8 +21,8 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
+	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
 // The label of the pods that are made. No other pods have it.

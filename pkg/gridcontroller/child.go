@@ -21,12 +21,12 @@ import (
 // child has the facts about a live child that the controller needs. A child in a cache is shared, and must not be
 // changed.
 type child struct {
+	*gridchild.Existing
+
 	name, uid, resourceVersion string
 	deleting                   bool
-	// grid is the value of the label that names the grid. site is the child's site; see v1.SiteOf. controller is the
-	// owner that controls the child, if any.
-	grid, site string
-	controller *metav1.OwnerReference
+	// site is the child's site; see v1.SiteOf.
+	site string
 	// applied is the digest of the last applied child: the value of an annotation that our field manager owns.
 	applied string
 	// fields is a hash of the fields that our manager owns: whoever changes one of them becomes its owner. owned is a
@@ -34,9 +34,8 @@ type child struct {
 	fields, owned string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
-	// selector selects the pods of the workload, and maybe others. selectsSite is set if it names the site.
-	selector    labels.Selector
-	selectsSite bool
+	// selector selects the pods of the workload, and maybe others.
+	selector labels.Selector
 	// revision is the revision that our manager has written to the child; empty without one, or if somebody has changed
 	// it.
 	revision string
@@ -77,8 +76,8 @@ func transform(object any) (any, error) {
 	small.SetUID(u.GetUID())
 	small.SetResourceVersion(u.GetResourceVersion())
 	small.SetOwnerReferences(u.GetOwnerReferences())
-	if c.grid != "" {
-		small.SetLabels(map[string]string{v1.LabelGridSelector: c.grid})
+	if c.Grid != "" {
+		small.SetLabels(map[string]string{v1.LabelGridSelector: c.Grid})
 	}
 	return small, nil
 }
@@ -89,11 +88,8 @@ func childOf(u *unstructured.Unstructured) (*child, error) {
 	}
 	c := &child{
 		name: u.GetName(), uid: string(u.GetUID()), resourceVersion: u.GetResourceVersion(),
-		deleting:   u.GetDeletionTimestamp() != nil,
-		grid:       u.GetLabels()[v1.LabelGridSelector],
-		controller: metav1.GetControllerOf(u),
-		progress:   progress{complete: true},
-		observed:   true,
+		Existing: gridchild.ExistingOf(u), deleting: u.GetDeletionTimestamp() != nil,
+		progress: progress{complete: true}, observed: true,
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
 	owned, err := c.readManagedFields(u, spec)
@@ -114,8 +110,7 @@ func childOf(u *unstructured.Unstructured) (*child, error) {
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	c.held = c.held && !owns(v1.AnnotationHold)
-	c.site = v1.SiteOf(u, c.grid)
-	c.selectsSite = gridchild.SelectsSite(u)
+	c.site = v1.SiteOf(u, c.Grid)
 	if progressOf := progressOf[u.GetKind()]; progressOf != nil {
 		if c.selector, err = gridchild.Selector(spec); err != nil {
 			return nil, fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)

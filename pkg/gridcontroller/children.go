@@ -164,7 +164,7 @@ func (a attempt) run(ctx context.Context) result {
 	case live == nil && cached != nil: // it was deleted, and the desired child may still be made for its selector
 		return result{again: soon}
 	case live == nil:
-	case live.deleting, live.held, live.selectsSite != gridchild.SelectsSite(a.d.child.Object): // the cache does not know yet
+	case live.deleting, live.held, live.SelectsSite != gridchild.ExistingOf(a.d.child.Object).SelectsSite: // the cache does not know yet
 		return result{child: live, err: a.restoreLabel(ctx, live), again: soon}
 	case a.m.sameAs(live, a.d):
 		return result{child: live}
@@ -192,7 +192,7 @@ func (a attempt) run(ctx context.Context) result {
 
 // restoreLabel gives a child its label back, if somebody has removed it. The cache has only objects with the label.
 func (a attempt) restoreLabel(ctx context.Context, live *child) error {
-	if live.grid != "" || live.deleting || live.held {
+	if live.Grid != "" || live.deleting || live.held {
 		return nil
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
@@ -214,7 +214,7 @@ func (r *reconciler) get(ctx context.Context, from client.Reader, o *gridchild.O
 
 // checkClaim returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
 func (a attempt) checkClaim(ctx context.Context, live *child) error {
-	err := gridchild.Claim(a.o, live.name, live.controller, live.grid)
+	err := live.Claim(a.o, live.name)
 	if err != nil || live.ownedBy(a.o) {
 		return err
 	}
@@ -323,7 +323,7 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 }
 
 func (c *child) ownedBy(o *gridchild.Owner) bool {
-	return c.controller != nil && string(c.controller.UID) == o.UID
+	return c.Controller != nil && string(c.Controller.UID) == o.UID
 }
 
 // sameAs reports whether the child is as desired, and remembers that.

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -141,19 +142,15 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
 		templates: map[string]*gridchild.Templates{},
 	}
-	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
+	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) *gridchild.Existing {
 		live := children[name]
 		if live == nil {
 			live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
-			if live != nil && !live.deleting && live.controller == nil && live.grid == p.owner.Name {
+			if live != nil && !live.deleting && live.Controller == nil && live.Grid == p.owner.Name {
 				a.children[name] = live
 			}
 		}
-		if live == nil {
-			return gridchild.Existing{}, false
-		}
-		claim := gridchild.Claim(p.owner, name, live.controller, live.grid)
-		return gridchild.Existing{Claim: claim, SelectsSite: live.selectsSite}, true
+		return cmp.Or(live, &child{}).Existing
 	})
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update) })

@@ -233,7 +233,7 @@ func (p *report) warnings() (all []string) {
 			"cannot be changed; delete these workloads, one after the other, to have them made with it",
 			slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
 				live := p.results[site].child
-				return live == nil || live.selectsSite
+				return live == nil || live.SelectsSite
 			}))
 	}
 	for _, name := range p.current.Idle(p.names) {

@@ -1,6 +1,7 @@
 package gridchild
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,22 +28,23 @@ type Names struct {
 
 // Existing has the facts about an object with the name of a child on which the name and content of children depend.
 type Existing struct {
-	// Claim is why the object must not become the grid's child; nil if it may, or is one. See the function Claim.
-	Claim error
+	// Controller is the owner that controls it; nil if it has none. Grid is the value of its label LabelGridSelector.
+	Controller *metav1.OwnerReference
+	Grid       string
 	// SelectsSite is set if its selector names the site.
 	SelectsSite bool
 }
 
-// ExistingOf reads the facts about a live object.
-func ExistingOf(o *Owner, live *unstructured.Unstructured) Existing {
-	claim := Claim(o, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
-	return Existing{Claim: claim, SelectsSite: SelectsSite(live)}
+// ExistingOf reads the facts about an object.
+func ExistingOf(u *unstructured.Unstructured) *Existing {
+	_, selects, err := unstructured.NestedString(u.Object, "spec", "selector", "matchLabels", v1.LabelGridSite)
+	return &Existing{metav1.GetControllerOf(u), u.GetLabels()[v1.LabelGridSelector], selects && err == nil}
 }
 
 // Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or belongs to
 // another grid. It depends on the names that exist and not on the children's labels, because everyone who may change a
-// child can change its labels. known returns the object of a name; ok is false if there is none.
-func Assign(o *Owner, sites []string, known func(name string) (object Existing, ok bool)) *Names {
+// child can change its labels. known returns the object of a name; nil if there is none.
+func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names {
 	n := &Names{
 		BySite:      make(map[string]string, len(sites)),
 		Sites:       make(map[string]string, len(sites)),
@@ -50,20 +52,19 @@ func Assign(o *Owner, sites []string, known func(name string) (object Existing, 
 		SelectsSite: make(map[string]bool, len(sites)),
 		owner:       o,
 	}
-	isOurs := func(name string) bool {
-		object, ok := known(name)
-		return ok && object.Claim == nil // it is a child, or may be adopted
+	isOurs := func(name string) bool { // it is a child, or may be adopted
+		object := known(name)
+		return object != nil && object.Claim(o, name) == nil
 	}
 	var others []string
 	for _, site := range sites {
 		natural := o.Name + "-" + site
-		object, _ := known(natural)
-		switch {
+		switch object := known(natural); {
 		case site == "":
 			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
 				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
 				o.Child.Kind, o.Key)
-		case o.CheckName(natural) != "", errors.Is(object.Claim, ErrTaken),
+		case o.CheckName(natural) != "", object != nil && errors.Is(object.Claim(o, natural), ErrTaken),
 			!isOurs(natural) && isOurs(o.AlternativeChildName(o.Name, site)):
 			others = append(others, site)
 		default:
@@ -81,8 +82,7 @@ func Assign(o *Owner, sites []string, known func(name string) (object Existing, 
 		n.BySite[site], n.Sites[name] = name, site
 	}
 	for site, name := range n.BySite {
-		object, exists := known(name)
-		n.SelectsSite[site] = object.SelectsSite || (!exists && o.SelectsSite)
+		n.SelectsSite[site] = cmp.Or(known(name), &Existing{SelectsSite: o.SelectsSite}).SelectsSite
 	}
 	return n
 }
@@ -124,10 +124,9 @@ var (
 )
 
 // Claim returns nil if an object with the name of a child is the grid's child, or may be adopted. Otherwise it returns
-// an error with the reason. controller is the object's controlling owner, nil if it has none, and grid the value of its
-// label LabelGridSelector.
-func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string) error {
-	switch by := controller; {
+// an error with the reason.
+func (e *Existing) Claim(o *Owner, name string) error {
+	switch by := e.Controller; {
 	case by != nil && string(by.UID) == o.UID:
 		return nil
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
@@ -142,7 +141,7 @@ func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string
 			return fmt.Errorf("%w: %w", ErrTaken, err)
 		}
 		return err
-	case grid != o.Name:
+	case e.Grid != o.Name:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and was not made by this grid; delete it, or label it %s=%s to have it adopted",
 			o.Child.Kind, name, v1.LabelGridSelector, o.Name)

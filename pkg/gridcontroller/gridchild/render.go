@@ -204,12 +204,6 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// SelectsSite reports whether the selector of a live workload names the site.
-func SelectsSite(live *unstructured.Unstructured) bool {
-	_, found, err := unstructured.NestedString(live.Object, "spec", "selector", "matchLabels", v1.LabelGridSite)
-	return found && err == nil
-}
-
 // ReadPods returns the pods' selector and spec from the spec of a workload.
 func ReadPods(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
 	var workload appsv1.DaemonSetSpec // all kinds have these fields

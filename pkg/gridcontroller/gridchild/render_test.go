@@ -132,8 +132,8 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		if c.inRollout {
 			rollout = &v1.Rollout{}
 		}
-		names := Assign(demoOwner(), []string{"east"}, func(string) (Existing, bool) {
-			return Existing{SelectsSite: c.selects}, true
+		names := Assign(demoOwner(), []string{"east"}, func(string) *Existing {
+			return &Existing{SelectsSite: c.selects}
 		})
 		child, err := names.Child("east", older, templates(c.scale, rollout))
 		if err != nil {
@@ -144,7 +144,7 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		if replicas != c.replicas || child.SetsReplicas() != (c.scale != "") || spec["minReadySeconds"] != int64(1) {
 			t.Errorf("%s: got %v", name, spec)
 		}
-		if SelectsSite(child.Object) != c.selects {
+		if ExistingOf(child.Object).SelectsSite != c.selects {
 			t.Errorf("%s: got the selector %v", name, spec["selector"])
 		}
 		if _, noted := child.Object.GetAnnotations()[v1.AnnotationRevision]; noted != c.inRollout {

@@ -177,11 +177,11 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 	})
 	templates.Revision = revision.Name
 	sites := slices.Sorted(maps.Keys(nodes))
-	names := gridchild.Assign(c.owner, sites, func(name string) (gridchild.Existing, bool) {
+	names := gridchild.Assign(c.owner, sites, func(name string) *gridchild.Existing {
 		if live := c.live[name]; live != nil {
-			return gridchild.ExistingOf(c.owner, live), true
+			return gridchild.ExistingOf(live)
 		}
-		return gridchild.Existing{}, false
+		return nil
 	})
 	for _, site := range sites {
 		if c.Site != "" && c.Site != site {
@@ -210,7 +210,7 @@ func (c *comparison) add(ctx context.Context, title, site string, child *gridchi
 	if err == nil {
 		if live = c.live[child.Object.GetName()]; live != nil {
 			group += c.likeness(live, child.SetsReplicas())
-			err = gridchild.ExistingOf(c.owner, live).Claim
+			err = gridchild.ExistingOf(live).Claim(c.owner, live.GetName())
 		}
 	}
 	if err := a.refuse(err); err != nil {

@@ -87,15 +87,12 @@ func (o *diffOptions) grids(ctx context.Context) ([]*unstructured.Unstructured, 
 		grid, err := g.Unstructured()
 		return []*unstructured.Unstructured{grid}, err
 	}
-	manifests, err := diff.Read(o.files, os.Stdin)
-	if err != nil {
-		return nil, err
-	}
-	if manifests.Others > 0 {
+	grids, others, err := diff.Read(o.files, os.Stdin)
+	if others > 0 {
 		fmt.Fprintf(o.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
-			enumerate.Count(manifests.Others, "object"))
+			enumerate.Count(others, "object"))
 	}
-	return manifests.Grids, nil
+	return grids, err
 }
 
 func (o *diffOptions) run(ctx context.Context) error {

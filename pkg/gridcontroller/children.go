@@ -25,6 +25,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
 const (
@@ -271,25 +272,20 @@ func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
 // cluster has no nodes at all. Then the API server has probably lost its data. If it has not, no pods are running that
 // would have to be removed.
 func (r *reconciler) nodeIn(ctx context.Context, key, site string) (string, error) {
-	first := func(options ...client.ListOption) (string, error) {
-		nodes := &metav1.PartialObjectMetadataList{}
-		nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-		if err := r.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
+	for _, of := range []client.MatchingLabels{nil, {key: site}} {
+		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
+		switch err := r.live.List(ctx, nodes, of, client.Limit(1)); {
+		case err != nil:
 			return "", fmt.Errorf("listing the nodes of the site: %w", err)
-		}
-		if len(nodes.Items) == 0 {
+		case len(nodes.Items) == 0 && of == nil:
+			return "", errors.New("the API server has no nodes at all, which is probably wrong")
+		case len(validation.IsValidLabelValue(site)) > 0: // it is not a site, but the end of some name
 			return "", nil
+		case len(nodes.Items) > 0 && of != nil:
+			return nodes.Items[0].Name, nil
 		}
-		return nodes.Items[0].Name, nil
 	}
-	some, err := first()
-	if err == nil && some == "" {
-		err = errors.New("the API server has no nodes at all, which is probably wrong")
-	}
-	if err != nil || len(validation.IsValidLabelValue(site)) > 0 { // it is not a site, but the end of some name
-		return "", err
-	}
-	return first(client.MatchingLabels{key: site})
+	return "", nil
 }
 
 // ownerIndex is the name of the index of children by the UID of the object that controls them.

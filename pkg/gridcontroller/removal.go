@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,7 +46,7 @@ func lossLimit(maxSites *intstr.IntOrString, sites int) int {
 // that it does not approve the removal of others.
 func token(sites []string, more ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(append(slices.Sorted(slices.Values(sites)), more...), "\n")))
-	return fmt.Sprintf("%d-%s", len(sites), hex.EncodeToString(sum[:3]))
+	return fmt.Sprintf("%d-%x", len(sites), sum[:3])
 }
 
 // vanished is a child of a site that has lost its last node.

@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 		{"no apiVersion", "kind: ServiceGrid", "", "found no grid in -", 0},
 		{"no YAML", "a: [", "", "reading -: ", 0},
 	} {
-		m, err := Read([]string{"-"}, strings.NewReader(test.text))
+		grids, others, err := Read([]string{"-"}, strings.NewReader(test.text))
 		if (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%s: %v", test.name, err)
 		}
@@ -46,11 +46,11 @@ func TestRead(t *testing.T) {
 			continue
 		}
 		var names []string
-		for _, grid := range m.Grids {
+		for _, grid := range grids {
 			names = append(names, grid.GetName())
 		}
-		if got := strings.Join(names, " "); got != test.grids || m.Others != test.others {
-			t.Errorf("%s: got %q and %d others", test.name, got, m.Others)
+		if got := strings.Join(names, " "); got != test.grids || others != test.others {
+			t.Errorf("%s: got %q and %d others", test.name, got, others)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,78 +20,69 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Manifests are the grids of files.
-type Manifests struct {
-	Grids []*unstructured.Unstructured
-	// Others is how many objects of the files are not grids.
-	Others int
-}
-
-// Read reads the grids in files, or in directories of .yaml, .yml and .json files. The name - is stdin. It is an error
-// if none of them has a grid.
-func Read(names []string, stdin io.Reader) (*Manifests, error) {
-	m := &Manifests{}
+// Read reads the grids in files, or in directories of .yaml, .yml and .json files. The name - is stdin. others is how
+// many of the objects are not grids. It is an error if none is one.
+func Read(names []string, stdin io.Reader) (grids []*unstructured.Unstructured, others int, err error) {
+	add := func(object runtime.Object) error {
+		if u, ok := object.(*unstructured.Unstructured); ok && kindOf(u) != nil {
+			grids = append(grids, u)
+		} else {
+			others++
+		}
+		return nil
+	}
 	for _, name := range names {
-		err := filepath.WalkDir(name, func(file string, entry fs.DirEntry, err error) error {
-			manifest := slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file))
-			switch {
-			case file == "-":
-				return m.read(stdin)
-			case err != nil:
-				return err
-			case entry.IsDir() && file != name:
-				return fs.SkipDir
-			case entry.IsDir(), file != name && !manifest:
-				return nil
+		files := []string{name}
+		if entries, err := os.ReadDir(name); err == nil {
+			files = nil
+			for _, entry := range entries {
+				if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) && !entry.IsDir() {
+					files = append(files, filepath.Join(name, entry.Name()))
+				}
 			}
-			data, err := os.ReadFile(file) //nolint:gosec // the file that the user names
-			if err == nil {
-				err = m.read(bytes.NewReader(data))
+		}
+		for _, file := range files {
+			in := stdin
+			if file != "-" {
+				data, err := os.ReadFile(file) //nolint:gosec // the file that the user names
+				if err != nil {
+					return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+				}
+				in = bytes.NewReader(data)
 			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", name, err)
+			if err := decode(in, add); err != nil {
+				return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+			}
 		}
 	}
-	if len(m.Grids) == 0 {
-		return nil, fmt.Errorf("found no grid in %s", strings.Join(names, ", "))
+	if len(grids) == 0 {
+		return nil, 0, fmt.Errorf("found no grid in %s", strings.Join(names, ", "))
 	}
-	return m, nil
+	return grids, others, nil
 }
 
-// read reads a stream of YAML or JSON documents.
-func (m *Manifests) read(in io.Reader) error {
-	decoder := yaml.NewYAMLOrJSONDecoder(in, 4096)
-	for {
+// decode adds the objects in a stream of YAML or JSON documents, and those in a List.
+func decode(in io.Reader, add func(runtime.Object) error) error {
+	for decoder := yaml.NewYAMLOrJSONDecoder(in, 4096); ; {
 		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
 		err := decoder.Decode(&raw)
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil
+		case err == nil && len(raw.Raw) == 0: // it has only comments
+			continue
+		case err == nil:
+			err = u.UnmarshalJSON(raw.Raw)
 		}
-		if err == nil && len(raw.Raw) > 0 { // it has more than comments
-			if err = u.UnmarshalJSON(raw.Raw); err == nil {
-				err = m.add(u)
-			}
+		if err == nil && u.IsList() {
+			err = u.EachListItem(add)
+		} else if err == nil {
+			err = add(u)
 		}
 		if err != nil {
 			return err
 		}
 	}
-}
-
-// add adds an object, or those of a List.
-func (m *Manifests) add(object runtime.Object) error {
-	u, ok := object.(*unstructured.Unstructured)
-	switch {
-	case ok && u.IsList():
-		return u.EachListItem(m.add)
-	case ok && kindOf(u) != nil:
-		m.Grids = append(m.Grids, u)
-	default:
-		m.Others++
-	}
-	return nil
 }
 
 // kindOf returns the kind of grid that an object is; nil if it is not a grid.

@@ -47,11 +47,11 @@ type desired struct {
 	// others differ only in the site, so it owns the same fields of them.
 	shape *atomic.Value
 	// child must not be changed. It is nil before it is needed.
-	child *gridchild.Child
+	child *unstructured.Unstructured
 }
 
-// identity identifies the content of a desired child by its name, by what it is made from (the revision, the variants of
-// its templates, whether its selector names the site), and by its Digest.
+// identity identifies the content of a desired child by its name, by what it is made from (the revision, the variants
+// of its templates, whether its selector names the site), and by its digest.
 type identity struct{ name, variant, digest string }
 
 // childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
@@ -165,7 +165,8 @@ func (a attempt) run(ctx context.Context) result {
 	case live == nil && cached != nil: // it was deleted, and the desired child may still be made for its selector
 		return result{again: soon}
 	case live == nil:
-	case live.deleting, live.held, live.SelectsSite != gridchild.ExistingOf(a.d.child.Object).SelectsSite: // the cache does not know yet
+	case live.deleting, live.held,
+		live.SelectsSite != gridchild.ExistingOf(a.d.child).SelectsSite: // the cache does not know yet
 		return result{child: live, err: a.restoreLabel(ctx, live), again: soon}
 	case a.m.sameAs(live, a.d):
 		return result{child: live}
@@ -235,12 +236,12 @@ func (a attempt) checkClaim(ctx context.Context, live *child) error {
 // applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
 // it fails if someone else has created the object meanwhile and owns its fields.
 func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
-	u := a.d.child.Object.DeepCopy()
+	u := a.d.child.DeepCopy()
 	var options []client.ApplyOption
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
-		if live.ownsReplicas && !a.d.child.SetsReplicas() {
+		if live.ownsReplicas && !gridchild.SetsReplicas(a.d.child) {
 			if handedOver, err = a.handOver(ctx, live); err != nil {
 				return nil, "", err
 			}

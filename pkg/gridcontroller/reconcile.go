@@ -287,7 +287,7 @@ func (r *reconciler) syncService(
 		return result{err: err}
 	}
 	d := &desired{
-		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
+		identity: identity{rendered.GetName(), "", rendered.GetAnnotations()[v1.AnnotationAppliedDigest]},
 		shape:    &atomic.Value{}, child: rendered,
 	}
 	live, err := r.get(ctx, r.cache, o, d.name)

@@ -21,7 +21,7 @@ import (
 // ControllerRevisions are read once for each generation of the grid, because only this controller writes them.
 func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	m := &p.memory.rollout
-	update, err := gridrevision.Of(p.Kind, p.grid.GetName(), p.spec)
+	update, err := gridrevision.Of(p.Kind, p.grid)
 	if err != nil {
 		return "", err
 	}
@@ -36,18 +36,17 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	highest := int64(0)
 	for _, object := range objects {
 		highest = max(highest, object.Revision)
-		if object.Name != update.Name {
-			continue
+		if object.Name == update.Name {
+			own = object
 		}
-		if revision, err := gridrevision.FromObject(object); err != nil || !revision.Same(update) {
-			return "", gridchild.Errorf(v1.ReasonNameConflict,
-				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
-		}
-		own = object
 	}
 	switch {
+	case own != nil && !gridrevision.Same(own, update):
+		return "", gridchild.Errorf(v1.ReasonNameConflict,
+			"ControllerRevision %s is not what this grid has written; delete it", own.Name)
 	case own == nil:
-		own = update.Object(p.Kind, p.grid, highest+1)
+		own = update
+		own.Revision = highest + 1
 		if p.spec.Rollout == nil {
 			own.Annotations = map[string]string{v1.AnnotationCompleted: p.clock.Now().UTC().Format(time.RFC3339)}
 		}
@@ -106,8 +105,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 		object := &list.Items[i]
 		switch by := metav1.GetControllerOf(object); {
 		case by == nil:
-			revision, err := gridrevision.FromObject(object)
-			if err != nil || !revision.IsOf(p.Kind, p.grid.GetName()) {
+			if !gridrevision.IsOf(p.Kind, p.grid.GetName(), object) {
 				continue
 			}
 			before := object.DeepCopy()

@@ -67,7 +67,7 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 		if object.Name != revision {
 			continue
 		}
-		if spec, err := (gridrevision.Revision{Data: object.Data.Raw}).Spec(p.spec); err == nil {
+		if spec, err := gridrevision.Spec(object, p.spec); err == nil {
 			made = gridchild.NewTemplates(spec, p.around)
 			made.Revision = revision
 		}

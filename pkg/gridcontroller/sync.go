@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -145,7 +146,7 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 }
 
 // render renders the child of a site. It must not be called concurrently.
-func (p *planned) render(site string) (*gridchild.Child, error) {
+func (p *planned) render(site string) (*unstructured.Unstructured, error) {
 	return p.assignment.Child(site, p.targets[site].Templates, p.current)
 }
 
@@ -162,7 +163,7 @@ func (p *planned) desiredChild(site string) (*desired, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.digest = child.Digest
+		d.digest = child.GetAnnotations()[v1.AnnotationAppliedDigest]
 		*known = d.identity
 	}
 	if m.templates[variant] == nil {

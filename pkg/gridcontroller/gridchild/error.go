@@ -43,7 +43,8 @@ var typingError = regexp.MustCompile("failed to create typed patch object|unable
 // Rejected returns an Error if the API server refused an object because of its content, and any other error unchanged.
 func Rejected(err error) error {
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error())) {
+		apierrors.IsMethodNotSupported(err) ||
+		(apierrors.IsInternalError(err) && typingError.MatchString(err.Error())) {
 		return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error()))
 	}
 	return err

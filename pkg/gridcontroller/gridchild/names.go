@@ -89,7 +89,7 @@ func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names 
 
 // Child renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
 // rollout the child has the revision of its templates in an annotation.
-func (n *Names) Child(site string, from, now *Templates) (*Child, error) {
+func (n *Names) Child(site string, from, now *Templates) (*unstructured.Unstructured, error) {
 	if err := n.Clashes[site]; err != nil {
 		return nil, err
 	}

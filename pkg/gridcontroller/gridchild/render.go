@@ -24,17 +24,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Child is the desired state of a child: the object that is applied.
-type Child struct {
-	Object *unstructured.Unstructured
-	// Digest is equal for equal objects. The object also has it in an annotation, from which the live object's digest
-	// is read.
-	Digest string
-}
-
-// SetsReplicas reports whether the child has spec.replicas. Without it a live workload keeps the replicas that it has.
-func (c *Child) SetsReplicas() bool {
-	value, found, err := unstructured.NestedFieldNoCopy(c.Object.Object, "spec", "replicas")
+// SetsReplicas reports whether a child has spec.replicas. Without it a live workload keeps the replicas that it has.
+func SetsReplicas(child *unstructured.Unstructured) bool {
+	value, found, err := unstructured.NestedFieldNoCopy(child.Object, "spec", "replicas")
 	return err == nil && found && value != nil
 }
 
@@ -218,7 +210,7 @@ func ReadPods(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
 // OfSite renders the child of one site. It changes template, which becomes part of the result, and the annotations.
 func OfSite(
 	o *Owner, site, name string, template map[string]any, annotations map[string]string,
-) (*Child, error) {
+) (*unstructured.Unstructured, error) {
 	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}
@@ -262,7 +254,7 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 }
 
 // OfService renders the Service of a ServiceGrid.
-func OfService(o *Owner, template v1.Template) (*Child, error) {
+func OfService(o *Owner, template v1.Template) (*unstructured.Unstructured, error) {
 	name := o.Name + v1.ServiceSuffix
 	if p := checkName(o, name, ""); p != nil {
 		return nil, p
@@ -306,9 +298,11 @@ func checkName(o *Owner, name, site string) error {
 		name, o.Child.Kind, why, orSite)
 }
 
-// newChild makes a child with the labels, annotations and owner reference of every child. It may add to the
-// annotations.
-func newChild(o *Owner, name, site string, annotations map[string]string, spec map[string]any) (*Child, error) {
+// newChild makes a child with the labels, annotations and owner reference of every child. One of the annotations is a
+// digest of the rest, which is equal for equal children. It may add to the annotations.
+func newChild(
+	o *Owner, name, site string, annotations map[string]string, spec map[string]any,
+) (*unstructured.Unstructured, error) {
 	key := v1.KeyLabelValue(o.Key)
 	own := labels.Merge(o.Labels, labels.Set{v1.LabelGridSelector: o.Name, v1.LabelGridUniqKey: key})
 	delete(own, v1.LabelGridSite)
@@ -333,10 +327,9 @@ func newChild(o *Owner, name, site string, annotations map[string]string, spec m
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
 	}
 	sum := sha256.Sum256(data)
-	digest := hex.EncodeToString(sum[:16])
-	annotations[v1.AnnotationAppliedDigest] = digest
+	annotations[v1.AnnotationAppliedDigest] = hex.EncodeToString(sum[:16])
 	child.SetAnnotations(annotations)
-	return &Child{child, digest}, nil
+	return child, nil
 }
 
 // unreachableTaints are the keys of the taints that a node gets when its kubelet does not report. Both have the effect

@@ -26,7 +26,7 @@ func demoOwner() *Owner {
 	}
 }
 
-func desire(t *testing.T, o *Owner, template, site string) *Child {
+func desire(t *testing.T, o *Owner, template, site string) *unstructured.Unstructured {
 	t.Helper()
 	decoded, p := decodeTemplate(raw(template), "spec.template")
 	if p != nil {
@@ -57,7 +57,7 @@ func TestWorkloadChild(t *testing.T) {
 	if err := json.Unmarshal([]byte(want), &expected); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(expected, d.Object.Object); diff != "" {
+	if diff := cmp.Diff(expected, d.Object); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -69,7 +69,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 	o := demoOwner()
 	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
 	templates := NewTemplates(spec, Context{})
-	children := map[string]*Child{}
+	children := map[string]*unstructured.Unstructured{}
 	for _, site := range []string{"east", "west", "north"} {
 		decoded, p := templates.Of(site)
 		if p != nil {
@@ -80,7 +80,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 		}
 	}
 	for site, d := range children {
-		got, _, err := unstructured.NestedStringMap(d.Object.Object, "spec", "template", "spec", "nodeSelector")
+		got, _, err := unstructured.NestedStringMap(d.Object, "spec", "template", "spec", "nodeSelector")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 // TestUnknownFieldsReachTheChild, and replicas that are left out stay so: SuperEdge's controller crashed on them.
 func TestUnknownFieldsReachTheChild(t *testing.T) {
 	d := desire(t, demoOwner(), `{"newIn2030":{"deep":[{"x":1}]},"template":{"spec":{"alsoNew":"y"}}}`, "east")
-	spec, _ := d.Object.Object["spec"].(map[string]any)
+	spec, _ := d.Object["spec"].(map[string]any)
 	if got, _, _ := unstructured.NestedSlice(spec, "newIn2030", "deep"); len(got) != 1 {
 		t.Errorf("got %v", spec)
 	}
@@ -139,16 +139,16 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec, _ := child.Object.Object["spec"].(map[string]any)
+		spec, _ := child.Object["spec"].(map[string]any)
 		replicas, _, _ := unstructured.NestedInt64(spec, "replicas")
-		if replicas != c.replicas || child.SetsReplicas() != (c.scale != "") || spec["minReadySeconds"] != int64(1) {
+		if replicas != c.replicas || SetsReplicas(child) != (c.scale != "") || spec["minReadySeconds"] != int64(1) {
 			t.Errorf("%s: got %v", name, spec)
 		}
-		if ExistingOf(child.Object).SelectsSite != c.selects {
+		if ExistingOf(child).SelectsSite != c.selects {
 			t.Errorf("%s: got the selector %v", name, spec["selector"])
 		}
-		if _, noted := child.Object.GetAnnotations()[v1.AnnotationRevision]; noted != c.inRollout {
-			t.Errorf("%s: got the annotations %v", name, child.Object.GetAnnotations())
+		if _, noted := child.GetAnnotations()[v1.AnnotationRevision]; noted != c.inRollout {
+			t.Errorf("%s: got the annotations %v", name, child.GetAnnotations())
 		}
 	}
 }
@@ -157,13 +157,13 @@ func TestKeyWithASlash(t *testing.T) {
 	o := demoOwner()
 	o.Key = "topology.kubernetes.io/zone"
 	d := desire(t, o, plain, "eu-1")
-	if got := d.Object.GetLabels()[v1.LabelGridUniqKey]; got != "topology.kubernetes.io_zone" {
+	if got := d.GetLabels()[v1.LabelGridUniqKey]; got != "topology.kubernetes.io_zone" {
 		t.Errorf("got the label %q", got)
 	}
-	if got := d.Object.GetAnnotations()[v1.AnnotationGridUniqKey]; got != o.Key {
+	if got := d.GetAnnotations()[v1.AnnotationGridUniqKey]; got != o.Key {
 		t.Errorf("got the annotation %q", got)
 	}
-	selector, _, _ := unstructured.NestedStringMap(d.Object.Object, "spec", "template", "spec", "nodeSelector")
+	selector, _, _ := unstructured.NestedStringMap(d.Object, "spec", "template", "spec", "nodeSelector")
 	if selector[o.Key] != "eu-1" {
 		t.Errorf("got the nodeSelector %v", selector)
 	}
@@ -180,16 +180,16 @@ func TestServiceChild(t *testing.T) {
 	if p != nil {
 		t.Fatal(p)
 	}
-	if d.Object.GetName() != "demo-svc" || d.Object.GetKind() != "Service" {
-		t.Errorf("got %s %s", d.Object.GetKind(), d.Object.GetName())
+	if d.GetName() != "demo-svc" || d.GetKind() != "Service" {
+		t.Errorf("got %s %s", d.GetKind(), d.GetName())
 	}
 	if want := map[string]string{
 		"note": "y", "topologyKeys": `["zone1"]`, v1.AnnotationAppliedDigest: "b5aa4f386af733c9846f343ba51ea0fb",
-	}; !maps.Equal(d.Object.GetAnnotations(), want) {
-		t.Errorf("got the annotations %v", d.Object.GetAnnotations())
+	}; !maps.Equal(d.GetAnnotations(), want) {
+		t.Errorf("got the annotations %v", d.GetAnnotations())
 	}
-	if d.Object.GetLabels()[v1.LabelGridSelector] != "demo" || d.Object.GetLabels()["team"] != "x" {
-		t.Errorf("got the labels %v", d.Object.GetLabels())
+	if d.GetLabels()[v1.LabelGridSelector] != "demo" || d.GetLabels()["team"] != "x" {
+		t.Errorf("got the labels %v", d.GetLabels())
 	}
 }
 

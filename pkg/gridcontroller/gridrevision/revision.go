@@ -23,18 +23,12 @@ import (
 // defaultLimit is spec.revisionHistoryLimit.
 const defaultLimit = 10
 
-// Revision is the named content from which a grid's children are made.
-type Revision struct {
-	// Name is that of the ControllerRevision.
-	Name string
-	// Data is the canonical form.
-	Data []byte
-}
-
-// Of returns the revision of a grid's spec. Replicas are left out, because scaling does not have to be proven. Unused
+// Of returns the ControllerRevision of a grid's spec, without a number: the named content, in canonical form, from
+// which the grid's children are made. Replicas are left out, because scaling does not have to be proven. Unused
 // templates of the pool are left out as well, so that the revision does not change when autoDeleteUnusedTemplate
 // removes them.
-func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
+func Of(kind string, grid v1.Object) (*appsv1.ControllerRevision, error) {
+	spec, _ := v1.Workload(grid)
 	c := &v1.WorkloadGridSpec{
 		Template: setReplicas(spec.Template, empty), TemplatePool: maps.Clone(spec.TemplatePool),
 		Templates: spec.Templates, DefaultTemplateName: spec.DefaultTemplateName,
@@ -57,9 +51,16 @@ func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	}
 	data, err := canonical(c)
 	if err != nil {
-		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
+		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
 	}
-	return Revision{Name: nameOf(kind, grid, data), Data: data}, nil
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: grid.GetNamespace(), Name: nameOf(kind, grid.GetName(), data),
+			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(kind))},
+		},
+		Data: runtime.RawExtension{Raw: data},
+	}, nil
 }
 
 // empty is a patch that changes nothing, and a template without replicas.
@@ -88,8 +89,22 @@ func nameOf(kind, grid string, data []byte) string {
 	return grid + "-" + hex.EncodeToString(sum[:5])
 }
 
-// IsOf reports whether a revision is one of a grid: its name follows from the grid and its content.
-func (r Revision) IsOf(kind, grid string) bool { return r.Name == nameOf(kind, grid, r.Data) }
+// IsOf reports whether a ControllerRevision is one of a grid: its name follows from the grid and its content.
+func IsOf(kind, grid string, r *appsv1.ControllerRevision) bool {
+	return r.Name == nameOf(kind, grid, content(r))
+}
+
+// Same reports whether two ControllerRevisions have the same content.
+func Same(a, b *appsv1.ControllerRevision) bool {
+	return content(a) != nil && bytes.Equal(content(a), content(b))
+}
+
+// content returns the canonical form of a ControllerRevision; nil if it cannot be read. The API server may have
+// formatted its JSON differently.
+func content(r *appsv1.ControllerRevision) []byte {
+	data, _ := canonical(json.RawMessage(r.Data.Raw)) // nil with an error
+	return data
+}
 
 // canonical writes the fields of a spec that belong to a revision as JSON whose keys are in order.
 func canonical(value any) ([]byte, error) {
@@ -105,21 +120,21 @@ func canonical(value any) ([]byte, error) {
 	return json.Marshal(decoded)
 }
 
-// Spec returns a copy of a grid's spec with the content of the revision, without replicas.
-func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
+// Spec returns a copy of a grid's spec with the content of a ControllerRevision, without replicas.
+func Spec(r *appsv1.ControllerRevision, spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	out := spec.DeepCopy()
 	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName = v1.Template{}, nil, nil, ""
 	out.Overrides, out.TolerateUnreachable = nil, false
-	if err := json.Unmarshal(r.Data, out); err != nil {
-		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
+	if err := json.Unmarshal(r.Data.Raw, out); err != nil {
+		return nil, fmt.Errorf("reading ControllerRevision %s: %w", r.Name, err)
 	}
 	return out, nil
 }
 
-// Restore returns a copy of a grid's spec that restores the revision. It keeps templates of the pool that the revision
-// does not have, and all replicas.
-func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
-	out, err := r.Spec(spec)
+// Restore returns a copy of a grid's spec that restores a ControllerRevision. It keeps templates of the pool that the
+// revision does not have, and all replicas.
+func Restore(r *appsv1.ControllerRevision, spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
+	out, err := Spec(r, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -152,31 +167,6 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 	}
 	return out, nil
 }
-
-// Object returns the ControllerRevision that stores the revision.
-func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.ControllerRevision {
-	return &appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: grid.GetNamespace(), Name: r.Name,
-			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(kind))},
-		},
-		Data:     runtime.RawExtension{Raw: r.Data},
-		Revision: number,
-	}
-}
-
-// FromObject reads a ControllerRevision. The API server may have formatted its JSON differently.
-func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
-	data, err := canonical(json.RawMessage(object.Data.Raw))
-	if err != nil {
-		return Revision{}, fmt.Errorf("reading ControllerRevision %s: %w", object.Name, err)
-	}
-	return Revision{object.Name, data}, nil
-}
-
-// Same reports whether two revisions have the same content.
-func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
 
 // AtOnce returns the value of the annotation that gives a revision to all sites without waves. It is valid for one
 // generation of the grid: a later rollout of the same revision uses waves again.

@@ -14,9 +14,10 @@ import (
 
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
-func of(t *testing.T, kind, grid string, spec *v1.WorkloadGridSpec) Revision {
+func of(t *testing.T, kind, name string, spec *v1.WorkloadGridSpec) *appsv1.ControllerRevision {
 	t.Helper()
-	r, err := Of(kind, grid, spec)
+	grid := &v1.DeploymentGrid{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "u"}, Spec: *spec}
+	r, err := Of(kind, grid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +38,9 @@ func TestOf(t *testing.T) {
 		return s
 	}
 	first := of(t, "DeploymentGrid", "echo", spec(nil))
-	if !strings.HasPrefix(first.Name, "echo-") || !strings.Contains(string(first.Data), "9007199254740993") ||
-		strings.Contains(string(first.Data), "replicas") {
-		t.Errorf("got %s: %s", first.Name, first.Data)
+	if !strings.HasPrefix(first.Name, "echo-") || !strings.Contains(string(first.Data.Raw), "9007199254740993") ||
+		strings.Contains(string(first.Data.Raw), "replicas") {
+		t.Errorf("got %s: %s", first.Name, first.Data.Raw)
 	}
 	for name, c := range map[string]struct {
 		change func(*v1.WorkloadGridSpec)
@@ -67,7 +68,7 @@ func TestOf(t *testing.T) {
 		}, true},
 	} {
 		got := of(t, "DeploymentGrid", "echo", spec(c.change))
-		if (got.Name == first.Name) != c.same || got.Same(first) != c.same {
+		if (got.Name == first.Name) != c.same || Same(got, first) != c.same {
 			t.Errorf("%s: got %s, was %s", name, got.Name, first.Name)
 		}
 	}
@@ -80,17 +81,16 @@ func TestOf(t *testing.T) {
 // a spec without what it has not.
 func TestObject(t *testing.T) {
 	spec := &v1.WorkloadGridSpec{Template: raw(`{"replicas":3,"b":9007199254740993}`)}
-	grid := &v1.DeploymentGrid{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}}
-	kept := of(t, "DeploymentGrid", "echo", spec).Object("DeploymentGrid", grid, 7)
-	if by := metav1.GetControllerOf(kept); by == nil || by.UID != "u" || kept.Revision != 7 {
+	kept := of(t, "DeploymentGrid", "echo", spec)
+	if by := metav1.GetControllerOf(kept); by == nil || by.UID != "u" || kept.Namespace != "shop" {
 		t.Errorf("got %+v", kept)
 	}
 	kept.Data.Raw = slices.Concat([]byte(" "), kept.Data.Raw, []byte("\n")) // as an API server may write it
-	read, err := FromObject(kept)
-	if err != nil || !read.Same(of(t, "DeploymentGrid", "echo", spec)) {
-		t.Fatalf("got %s, %v", read.Data, err)
+	if !Same(kept, of(t, "DeploymentGrid", "echo", spec)) {
+		t.Fatalf("got %s", kept.Data.Raw)
 	}
-	if !read.IsOf("DeploymentGrid", "echo") || read.IsOf("DaemonSetGrid", "echo") || read.IsOf("DeploymentGrid", "o") {
+	if !IsOf("DeploymentGrid", "echo", kept) || IsOf("DaemonSetGrid", "echo", kept) ||
+		IsOf("DeploymentGrid", "o", kept) {
 		t.Error("it does not tell whose it is")
 	}
 	now := &v1.WorkloadGridSpec{
@@ -100,14 +100,14 @@ func TestObject(t *testing.T) {
 			{Name: "new", Patch: raw(`{"x":1}`)},
 		}, Rollout: &v1.Rollout{},
 	}
-	restored, err := read.Restore(now)
+	restored, err := Restore(kept, now)
 	if err != nil || string(restored.Template.Raw) != `{"b":9007199254740993,"replicas":7}` ||
 		len(restored.Overrides) != 1 || *restored.Overrides[0].Replicas != 9 || restored.Overrides[0].Images != nil ||
 		restored.GridUniqKey != "zone1" || restored.Rollout == nil || len(restored.TemplatePool) != 1 {
 		t.Errorf("got %+v, %v", restored, err)
 	}
 	kept.Data.Raw = []byte("no JSON")
-	if _, err := FromObject(kept); err == nil {
+	if _, err := Spec(kept, now); err == nil || Same(kept, kept) || IsOf("DeploymentGrid", "echo", kept) {
 		t.Error("what is no JSON was read")
 	}
 }

@@ -161,7 +161,7 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 		about.note("gridUniqKey changes from %s to %s: the workloads of the old key's sites are removed as "+
 			"spec.removal says", follow, spec.GridUniqKey)
 	}
-	revision, err := gridrevision.Of(c.owner.Kind, c.owner.Name, spec)
+	revision, err := gridrevision.Of(c.owner.Kind, grid)
 	if err != nil {
 		return err
 	}
@@ -204,12 +204,14 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 }
 
 // add adds a site to the answer of its group. The child of the first one is tried. err is why there is no child.
-func (c *comparison) add(ctx context.Context, title, site string, child *gridchild.Child, err error) error {
+func (c *comparison) add(
+	ctx context.Context, title, site string, child *unstructured.Unstructured, err error,
+) error {
 	a, group := &Answer{Title: title, Sites: []string{site}}, title
 	var live *unstructured.Unstructured
 	if err == nil {
-		if live = c.live[child.Object.GetName()]; live != nil {
-			group += c.likeness(live, child.SetsReplicas())
+		if live = c.live[child.GetName()]; live != nil {
+			group += c.likeness(live, gridchild.SetsReplicas(child))
 			err = gridchild.ExistingOf(live).Claim(c.owner, live.GetName())
 		}
 	}
@@ -260,9 +262,8 @@ func (c *comparison) likeness(live *unstructured.Unstructured, replicas bool) st
 
 // try asks the API server for the child after applying it, and notes other actions of the controller. live is the
 // present child; nil if there is none. It keeps its replicas if no template sets them.
-func (a *Answer) try(ctx context.Context, api client.Client, live *unstructured.Unstructured, child *gridchild.Child,
-) error {
-	merged := child.Object.DeepCopy()
+func (a *Answer) try(ctx context.Context, api client.Client, live, child *unstructured.Unstructured) error {
+	merged := child.DeepCopy()
 	a.Child = strings.Join([]string{merged.GetKind(), merged.GetNamespace(), merged.GetName()}, ".")
 	if live != nil {
 		merged.SetUID(live.GetUID())
@@ -276,7 +277,8 @@ func (a *Answer) try(ctx context.Context, api client.Client, live *unstructured.
 		a.Merged = readable(merged)
 		return nil
 	}
-	if replicas, ok, _ := unstructured.NestedInt64(live.Object, "spec", "replicas"); ok && !child.SetsReplicas() {
+	replicas, ok, _ := unstructured.NestedInt64(live.Object, "spec", "replicas")
+	if ok && !gridchild.SetsReplicas(child) {
 		_ = unstructured.SetNestedField(merged.Object, replicas, "spec", "replicas") // it has a spec
 		if slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 			return entry.Manager == v1.FieldManager && strings.Contains(entry.FieldsV1.GetRawString(), `"f:replicas":`)

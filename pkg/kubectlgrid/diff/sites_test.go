@@ -62,7 +62,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(child.Object),
+		err = api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(child),
 			client.FieldOwner(v1.FieldManager), client.ForceOwnership)
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +245,7 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 			if err := s.API.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, grid); err != nil {
 				t.Fatal(err)
 			}
-			revision, err := gridrevision.Of("DeploymentGrid", "web", &grid.Spec)
+			revision, err := gridrevision.Of("DeploymentGrid", grid)
 			if err != nil {
 				t.Fatal(err)
 			}

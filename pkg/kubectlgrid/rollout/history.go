@@ -20,7 +20,6 @@ type Entry struct {
 
 	// Role is "current", "update" or both.
 	Role string
-	data gridrevision.Revision
 }
 
 // Completed reports whether a rollout of the revision has been complete.
@@ -39,10 +38,6 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 	status := g.status()
 	var entries []Entry
 	for _, object := range objects {
-		data, err := gridrevision.FromObject(object)
-		if err != nil {
-			return nil, err
-		}
 		var roles []string
 		if object.Name == status.CurrentRevision {
 			roles = append(roles, "current")
@@ -50,7 +45,7 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 		if object.Name == status.UpdateRevision {
 			roles = append(roles, "update")
 		}
-		entries = append(entries, Entry{object, strings.Join(roles, ","), data})
+		entries = append(entries, Entry{object, strings.Join(roles, ",")})
 	}
 	return entries, nil
 }
@@ -72,7 +67,7 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	present, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
+	present, err := gridrevision.Of(g.Kind.Kind, g.Object)
 	if err != nil {
 		return 0, err
 	}
@@ -85,10 +80,10 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 		return 0, errors.New("no rollout history found to go back to")
 	case i < 0:
 		return 0, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history %s", how.Revision, g.Ref())
-	case entries[i].data.Same(present):
+	case gridrevision.Same(entries[i].ControllerRevision, present):
 		return entries[i].Revision, ErrSkipped
 	}
-	restored, err := entries[i].data.Restore(g.spec())
+	restored, err := gridrevision.Restore(entries[i].ControllerRevision, g.spec())
 	if err != nil {
 		return 0, err
 	}
@@ -106,12 +101,12 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 
 // earlier returns the index of the revision to go back to, with another content than present: the current one, which
 // last ran everywhere, else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
-func earlier(entries []Entry, present gridrevision.Revision, current string) int {
+func earlier(entries []Entry, present *appsv1.ControllerRevision, current string) int {
 	i, best := -1, -1
 	for n, entry := range entries {
 		rank := 0
 		switch {
-		case entry.data.Same(present):
+		case gridrevision.Same(entry.ControllerRevision, present):
 			continue
 		case entry.Name == current:
 			rank = 2

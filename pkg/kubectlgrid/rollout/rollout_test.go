@@ -49,11 +49,12 @@ func testGrid(t *testing.T) (*Grid, client.Client) {
 	objects := []client.Object{}
 	for i, template := range []string{one, two} {
 		grid.Spec.Template.Raw = []byte(template)
-		revision, err := gridrevision.Of("DeploymentGrid", "echo", &grid.Spec)
+		revision, err := gridrevision.Of("DeploymentGrid", grid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects = append(objects, revision.Object("DeploymentGrid", grid, int64(i+1)))
+		revision.Revision = int64(i + 1)
+		objects = append(objects, revision)
 		grid.Status.CurrentRevision, grid.Status.UpdateRevision = grid.Status.UpdateRevision, revision.Name
 	}
 	grid.Status.Rollout = &v1.RolloutStatus{
@@ -314,25 +315,29 @@ func TestUndoGoesToWhatWorked(t *testing.T) {
 		"the present one is not newest": {2, 2, nil, 4},
 	} {
 		var entries []Entry
-		revision := func(n int) gridrevision.Revision {
-			return gridrevision.Revision{
-				Name: "echo-" + strconv.Itoa(n), Data: fmt.Appendf(nil, `{"template":{"minReadySeconds":%d}}`, n),
+		revision := func(n int) *appsv1.ControllerRevision {
+			return &appsv1.ControllerRevision{
+				ObjectMeta: metav1.ObjectMeta{Name: "echo-" + strconv.Itoa(n)}, Revision: int64(n),
+				Data: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"template":{"minReadySeconds":%d}}`, n)},
 			}
 		}
 		for n := 1; n <= 4; n++ {
-			object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: revision(n).Name}, Revision: int64(n)}
+			object := revision(n)
 			if slices.Contains(c.completed, n) {
 				object.Annotations = map[string]string{v1.AnnotationCompleted: "true"}
 			}
-			entries = append(entries, Entry{ControllerRevision: object, data: revision(n)})
+			entries = append(entries, Entry{ControllerRevision: object})
 		}
-		present := gridrevision.Revision{Name: "of another controller", Data: revision(c.present).Data}
+		present := revision(c.present)
+		present.Name = "of another controller"
 		if i := earlier(entries, present, revision(c.current).Name); i < 0 || entries[i].Revision != c.want {
 			t.Errorf("%s: got the entry %d, want the revision %d", name, i, c.want)
 		}
 	}
-	only := gridrevision.Revision{Name: "a", Data: []byte("{}")}
-	if i := earlier([]Entry{{&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "", only}}, only, "a"); i >= 0 {
+	only := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: runtime.RawExtension{Raw: []byte("{}")},
+	}
+	if i := earlier([]Entry{{ControllerRevision: only}}, only, "a"); i >= 0 {
 		t.Errorf("there is no other: got %d", i)
 	}
 }

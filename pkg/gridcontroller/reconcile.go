@@ -290,14 +290,11 @@ func (r *reconciler) syncService(
 		identity: identity{rendered.GetName(), "", rendered.GetAnnotations()[v1.AnnotationAppliedDigest]},
 		shape:    &atomic.Value{}, child: rendered,
 	}
-	live, err := r.get(ctx, r.cache, o, d.name)
+	children, err := r.childrenOf(ctx, o)
 	if err != nil {
 		return result{err: err}
 	}
-	if live != nil && !live.ownedBy(o) {
-		live = nil
-	}
-	if outcome, done := settled(r.clock.Now(), live, d, m); done {
+	if outcome, done := settled(r.clock.Now(), children[d.name], d, m); done {
 		return outcome
 	}
 	return r.syncChild(ctx, o, d, m)

@@ -169,16 +169,12 @@ func (p *report) setProgressing(c conditions) {
 	if sites := p.in[v1.SiteProgressing]; len(sites) > 0 {
 		doing = "in progress: " + nameSome(sites)
 	}
-	due, first := []string{}, (*metav1.Time)(nil)
-	for _, site := range p.in[v1.SiteRemoving] {
-		if state := p.states[site]; state.Reason != v1.ReasonMassRemoval {
-			due = append(due, site)
-			if first == nil || state.RemovalTime.Before(first) {
-				first = state.RemovalTime
-			}
-		}
-	}
-	if first != nil {
+	due := slices.DeleteFunc(slices.Clone(p.in[v1.SiteRemoving]), func(site string) bool {
+		return p.states[site].Reason == v1.ReasonMassRemoval
+	})
+	if len(due) > 0 {
+		at := func(site string) time.Time { return p.states[site].RemovalTime.Time }
+		first := at(slices.MinFunc(due, func(a, b string) int { return at(a).Compare(at(b)) }))
 		going = fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
 			nameSome(due), first.UTC().Format(time.RFC3339))
 	}

@@ -134,13 +134,10 @@ func (p *planner) upgrade() {
 	} else if s.HaltTime != nil {
 		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltFailures)
 	}
-	accepted, proofs, listed := readMarks(s.AcceptedSites), marks{}, map[string]bool{}
+	proofs, listed := marks{}, map[string]bool{}
 	for _, of := range s.Sites {
-		if listed[of.Name] = true; of.State == "Accepted" {
-			accepted.add(&Site{Name: of.Name})
-		}
+		listed[of.Name] = true
 	}
-	s.Sites = slices.DeleteFunc(s.Sites, func(of v1.RolloutSite) bool { return of.State == "Accepted" })
 	for _, wave := range s.Waves {
 		if wave.State == v1.WaveDone {
 			s.Passed = append(s.Passed, cmp.Or(wave.Name, restWave))
@@ -151,7 +148,7 @@ func (p *planner) upgrade() {
 			proofs.add(u)
 		}
 	}
-	s.AcceptedSites, s.ProvenSites = accepted.list(), proofs.list()
+	s.ProvenSites = proofs.list()
 }
 
 // newAttempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites

@@ -23,8 +23,9 @@ type Sites struct {
 	Nodes map[string]topology.Labels
 	// Wrapped is that of a Diagnosis.
 	Wrapped map[string]bool
-	// Governed are the topology keys of every Service that has some, those of CoreDNS left out.
-	Governed []topology.Keys
+	// Governed are the topology keys of every Service that has some, and Resolving those of the Services of CoreDNS,
+	// which are left out there: their sites alone need no CoreDNS.
+	Governed, Resolving []topology.Keys
 	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service. GridsUnread is set
 	// if not all of them could be read.
 	GridKeys    []string
@@ -70,32 +71,32 @@ func SiteKey(keys topology.Keys) string {
 	return ""
 }
 
+// siteKeys returns the site keys of some Services.
+func siteKeys(of ...[]topology.Keys) (keys []string) {
+	for _, one := range slices.Concat(of...) {
+		keys = append(keys, SiteKey(one))
+	}
+	slices.Sort(keys)
+	return slices.DeleteFunc(slices.Compact(keys), func(key string) bool { return key == "" })
+}
+
 // Findings returns findings about nodes that are only partly in a site, and about sites without DNS of their own.
 func (s Sites) Findings() []Finding {
-	used, named := map[string]bool{}, map[string]bool{} // site keys, and all keys
-	for _, keys := range s.Governed {
-		if key := SiteKey(keys); key != "" {
-			used[key] = true
-		}
-		for _, key := range keys {
-			named[key] = true
-		}
-	}
-	for _, key := range s.GridKeys {
-		named[key] = true
-	}
-	keys, all := slices.Sorted(maps.Keys(used)), slices.Collect(maps.Keys(named))
+	keys, all := siteKeys(s.Governed), siteKeys(s.Governed, s.Resolving)
+	named := slices.Concat(slices.Concat(s.Governed...), s.GridKeys)
+	slices.Sort(named)
+	named = slices.Compact(named)
 	cluster := &Groupings{Nodes: s.Nodes, Diagnosis: &Diagnosis{Nodes: s.Nodes, Wrapped: s.Wrapped}}
 	var found []Finding
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
-		for _, key := range keys {
+		for _, key := range all {
 			if cluster.Of(topology.Keys{key}).halfInSite(name) {
 				found = append(found, halfInSite(name, key, labels[key]))
 			}
 		}
 		if isEdge(labels) && !s.GridsUnread {
-			found = append(found, s.inNoSite(name, all, cluster)...)
+			found = append(found, s.inNoSite(name, named, cluster)...)
 		}
 	}
 	for _, key := range keys {
@@ -117,12 +118,12 @@ func halfInSite(name, key, value string) Finding {
 
 // inNoSite returns the failure of an edge node that has none of the keys that Services and grids use, besides its own
 // name: it was meant to have one. A node with another key belongs to another fleet.
-func (s Sites) inNoSite(name string, all []string, cluster *Groupings) []Finding {
+func (s Sites) inNoSite(name string, named []string, cluster *Groupings) []Finding {
 	labels := s.Nodes[name]
 	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
 		return len(cluster.Of(topology.Keys{SiteKey(keys)}).sites) > 0 && !inGroup(labels, keys)
 	})
-	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(all), func(key string) bool {
+	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(named), func(key string) bool {
 		return key == corev1.LabelHostname
 	})) {
 		return nil

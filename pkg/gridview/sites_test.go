@@ -29,6 +29,12 @@ func TestSites(t *testing.T) {
 		"a node of a site without a wrapper": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"},
 			"b": edge("zone=x")}, Governed: []topology.Keys{zone}},
 			[]string{"a: it is in the site zone=x and is not an edge node"}},
+		"a node of a site without a wrapper, where only CoreDNS has keys": {Sites{Nodes: map[string]topology.Labels{
+			"a": {"zone": "x"}, "b": edge("zone=x")}, Resolving: []topology.Keys{{"kubernetes.io/hostname", "zone"}}},
+			[]string{"a: it is in the site zone=x and is not an edge node"}},
+		"a site without CoreDNS by a key that only CoreDNS has": {Sites{
+			Nodes:     map[string]topology.Labels{"a": edge("zone=x"), "b": edge("zone=y")},
+			Resolving: []topology.Keys{zone}, CoreDNS: map[string]bool{"a": true}, Resolvers: asked(zone)}, nil},
 		"a node with a value that no site has": {Sites{Nodes: map[string]topology.Labels{"cloud": {"zone": "cloud"},
 			"b": edge("zone=x")}, Governed: []topology.Keys{zone, {"zone", topology.Any}}}, nil},
 		"a fallback that others share": {Sites{Nodes: map[string]topology.Labels{"cloud": {"region": "r"},

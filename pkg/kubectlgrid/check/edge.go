@@ -308,7 +308,11 @@ func (r *Report) checkSites(c *Cluster) {
 		sites.GridKeys = append(sites.GridKeys, g.key) // "", which no label has, for a ServiceGrid
 	}
 	for _, s := range c.services {
-		if s.byKubeProxy() && (s.about.Namespace != system || !slices.Contains(c.dns, s.about.Name)) {
+		switch {
+		case !s.byKubeProxy():
+		case s.about.Namespace == system && slices.Contains(c.dns, s.about.Name):
+			sites.Resolving = append(sites.Resolving, s.keys)
+		default:
 			sites.Governed = append(sites.Governed, s.keys)
 		}
 	}

@@ -129,6 +129,8 @@ func TestKeeping(t *testing.T) {
 	}{
 		"past the wrapper": {Finding{Severity: Failure, Check: CheckKubeProxy, Node: "b1"},
 			"stays in its sites on 1 of 2 edge nodes; not well on 1: b1"},
+		"another program at the wrapper's port": {Finding{Severity: Failure, Check: CheckPort, Node: "b1"},
+			"stays in its sites on 1 of 2 edge nodes; not well on 1: b1"},
 		"in place of kube-proxy everywhere": {Finding{Severity: Failure, Check: CheckReplacement},
 			"stays in its sites on 0 of 2 edge nodes; not well on 2: a1, b1"},
 		"a configuration that is perhaps not that of the process": {

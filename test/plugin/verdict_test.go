@@ -168,7 +168,9 @@ func TestVerdicts(t *testing.T) {
 			}
 			for _, s := range w.resolvers {
 				if len(keysOf(s)) > 0 && keysOf(s)[0] != "*" {
-					bad := w.judgeView(s, ask(t, url, "view", "svc/"+s.Name, "-n", s.Namespace), check)
+					view := ask(t, url, "view", "svc/"+s.Name, "-n", s.Namespace)
+					bad := w.judgeView(s, view, check)
+					w.judgeCells(s, page(siteKey(s)), view)
 					anything = anything || bad
 				}
 			}
@@ -431,6 +433,9 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 	}
 	if unknown < hidden {
 		w.Errorf("view %s has %d unknown nodes, and %d are not well and cannot be seen", s.Name, unknown, hidden)
+	}
+	if left(s) && view.Closed {
+		w.Errorf("view %s is closed, and kube-proxy leaves it alone", s.Name)
 	}
 	if left(s) && !slices.ContainsFunc(view.Findings, func(f finding) bool { return f.Severity == "warning" }) {
 		w.Errorf("view %s has no warning, and kube-proxy leaves it alone", s.Name)

@@ -39,6 +39,8 @@ type machine struct {
 	// What is wrong: kube-proxy asks the API server; it gets no answer at all; the wrapper is one of another node.
 	past, frozen bool
 	as           string
+	// master is the server of k3s' kube-proxy, if it is not the wrapper's.
+	master string
 	// unready is that its wrapper is said not to be ready, and one that it is in the pod of kube-proxy.
 	unready, one bool
 	// lost is that it has lost the label of its site.
@@ -57,6 +59,9 @@ const (
 	ebpf   = "ebpf"
 	cilium = "cilium"
 	antrea = "antrea"
+	// ciliumAsks is a Cilium that asks the wrapper, and ciliumTLS one that asks it over TLS, and gets no answer.
+	ciliumAsks = "cilium-asks"
+	ciliumTLS  = "cilium-tls"
 )
 
 // bypassed reports whether connections to Services do not follow what the wrapper shows.
@@ -413,7 +418,7 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 		{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}}
 	if m.kind == "k3s" {
 		node.Status.NodeInfo.KubeletVersion = "v1.37.1+k3s1"
-		master := "http://localhost:51006"
+		master := cmp.Or(m.master, "http://localhost:51006")
 		if m.past {
 			master = apiServer(name)
 		}
@@ -501,7 +506,13 @@ func onPlane(plane, agent string) func(*world, *rand.Rand) bool {
 			return false
 		}
 		w.machines[name].plane = plane
-		if r.IntN(2) == 0 { // and on one of the cloud, where it is no defect
+		w.machines[name].frozen = plane == ciliumTLS
+		scheme := map[string]string{ciliumAsks: "http", ciliumTLS: "https"}[plane]
+		if scheme != "" {
+			w.extra = append(w.extra, fmt.Sprintf("{apiVersion: cilium.io/v2, kind: CiliumNodeConfig, metadata: {name: %[1]s, "+
+				"namespace: kube-system}, spec: {nodeSelector: {matchLabels: {plane: %[1]s}}, defaults: {k8s-api-server-urls: "+
+				"\"%[2]s://localhost:51006\"}}}", plane, scheme))
+		} else if r.IntN(2) == 0 { // and on one of the cloud, where it is no defect
 			if cloud := w.machines["c1"]; cloud != nil {
 				cloud.plane = cmp.Or(cloud.plane, plane)
 			}
@@ -677,9 +688,17 @@ var defects = []struct {
 		w.spoil = append(w.spoil, func(a *clustertest.API) { run(a, "kube-proxy", name) })
 	})},
 	{"k3s past the wrapper", func(w *world, r *rand.Rand) bool {
-		name := w.some(r, func(m *machine) bool { return m.kind == "k3s" })
+		name := w.some(r, func(m *machine) bool { return m.kind == "k3s" && !m.frozen })
 		if name != "" {
 			w.machines[name].past = true
+		}
+		return name != ""
+	}},
+	{"k3s over TLS, which is its default", func(w *world, r *rand.Rand) bool {
+		name := w.some(r, func(m *machine) bool { return m.kind == "k3s" && !m.past })
+		if name != "" {
+			w.machines[name].frozen = true
+			w.machines[name].master = []string{"https://localhost:51006", "localhost:51006"}[r.IntN(2)]
 		}
 		return name != ""
 	}},
@@ -803,6 +822,8 @@ var defects = []struct {
 	})},
 	{"Calico's eBPF on some nodes", onPlane(ebpf, "calico-node")},
 	{"Cilium past the wrapper on some nodes", onPlane(cilium, "cilium-agent")},
+	{"Cilium that asks the wrapper on some nodes, which is no defect", onPlane(ciliumAsks, "cilium-agent")},
+	{"Cilium that asks the wrapper over TLS on some nodes", onPlane(ciliumTLS, "cilium-agent")},
 	{"Antrea on some nodes, of which nobody can see what it does", onPlane(antrea, "antrea-agent")},
 	{"Calico without eBPF on some nodes, which is no defect", onPlane("calico", "calico-node")},
 	{"CoreDNS, and NodeLocal DNSCache on some nodes", withCoreDNS},

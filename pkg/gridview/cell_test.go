@@ -258,6 +258,13 @@ func TestEndingBesideSilent(t *testing.T) {
 			t.Errorf("node %s reaches %s, want %s", node, got.Word().Word, want.Word().Word)
 		}
 	}
+	local := wiretest.ServiceOf("shop/s", `["zone"]`)
+	local.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	of.Endpoints[1].Conditions = of.Endpoints[0].Conditions
+	view = ofService(local, nodes, &Diagnosis{Silent: map[string]bool{"b1": true}}, of)
+	if got := view.tally.reach("b1", nodes["b1"])[0].Reach; got != CellUnknown {
+		t.Errorf("a silent node with an endpoint of its own reaches %s", got.Word().Word)
+	}
 }
 
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints

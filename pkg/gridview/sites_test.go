@@ -149,6 +149,7 @@ func TestConcerns(t *testing.T) {
 			{Severity: Failure, Check: "Wrapper", Node: "a"}, {Severity: Failure, Check: "Wrapper", Node: "b"},
 			{Severity: Warning, Check: CheckNames, Key: "other"}, {Severity: Warning, Check: "Hub"},
 			{Severity: Failure, Check: CheckController}, {Severity: OK, Check: "Port"},
+			{Severity: Failure, Check: CheckSite, Node: "b"}, // in none
 		},
 		Unread: []Finding{{Severity: Unverified, Check: CheckRead}},
 	}
@@ -158,7 +159,7 @@ func TestConcerns(t *testing.T) {
 		}
 		return names
 	}
-	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub", "Read"}) {
+	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub", "Siteb", "Read"}) {
 		t.Errorf("got %q", got)
 	}
 	got := checks(d.OfGrid(topology.Keys{"other"}))

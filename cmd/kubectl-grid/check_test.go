@@ -252,4 +252,12 @@ func TestProve(t *testing.T) {
 			t.Errorf("removed %d; got %d\n%s%s", s.removed, o.code, o.stdout, o.stderr)
 		}
 	}
+	// No connection leaves its site, and not everything can be read that decides whether all do.
+	nodes := base.objects["/api/v1/nodes"].(*corev1.NodeList)
+	nodes.Items = nodes.Items[:1]
+	base.forbidden = "/daemonsets"
+	o := call(t, &proving{server: base, message: `{"asked":20,"reached":{"10.244.0.1:8080":20}}`}, "prove", "echo-svc")
+	if o.code != flags.ExitFailure || !strings.Contains(o.stdout, "No connection left its site") {
+		t.Errorf("got %+v", o)
+	}
 }

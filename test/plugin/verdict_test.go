@@ -519,11 +519,13 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 			"state": map[string]any{"terminated": map[string]any{"message": string(message)}}}}}
 	}
 	proof := ask(w.T, url, "prove", "svc/"+s.Name, "--all-nodes", "--image=x")
-	leaks := false
+	leaks, unproved, rows := false, false, map[string]int{}
 	for _, row := range proof.Rows {
+		unproved = unproved || row.Verdict == "Unproved"
 		if row.Node == "" { // none of its nodes is heard
 			continue
 		}
+		rows[row.Node]++
 		if row.Asked == 0 {
 			w.Errorf("prove %s did not connect: %+v", s.Name, row)
 		}
@@ -534,6 +536,14 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 		})
 		if slices.ContainsFunc(slices.Collect(maps.Keys(o.reached)), foreign) && row.Verdict == "Closed" {
 			w.Errorf("prove %s says %+v, and a connection leaves the site", s.Name, row)
+		}
+	}
+	if proof.code != 3 && (proof.code == 1) != unproved {
+		w.Errorf("prove %s ends with %d, and %+v", s.Name, proof.code, proof.Rows)
+	}
+	for name, asked := range rows {
+		if asked != len(s.Spec.ClusterIPs) {
+			w.Errorf("prove %s asks %d addresses from %s, and the Service has %s", s.Name, asked, name, s.Spec.ClusterIPs)
 		}
 	}
 	if (proof.code == 3) != (leaks || bad || w.away || w.nameless && named(proof)) {

@@ -356,6 +356,13 @@ func TestVersionAndHelp(t *testing.T) {
 			t.Errorf("%q: got %+v", args, o)
 		}
 	}
+	if o := callBare(t, "view", "--help"); strings.Contains(o.stdout, "--kubeconfig") ||
+		!strings.Contains(o.stdout, "--output") || !strings.Contains(o.stdout, "kubectl grid options") {
+		t.Errorf("the help of a command has other flags than its own: %s", o.stdout)
+	}
+	if o := callBare(t, "options"); !strings.Contains(o.stdout, "--kubeconfig") || strings.Contains(o.stdout, "--output") {
+		t.Errorf("the flags that all commands have: %s", o.stdout)
+	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if o := callBare(t, "completion", shell); o.code != 0 || len(o.stdout) < 1000 {
 			t.Errorf("%s: got %d bytes, %s", shell, len(o.stdout), o.stderr)

@@ -341,6 +341,11 @@ func TestTerminating(t *testing.T) {
 		view.Findings[0].Message != "1 of 2 sites have only endpoints that are ending: a" {
 		t.Errorf("got %+v", view.Findings)
 	}
+	endpoints.Endpoints = endpoints.Endpoints[:1] // b has none, and nowhere is a ready one
+	view = ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{}, endpoints)
+	if word := view.At("zone", "b")[0].Verdict; word.Word != "terminating" || !view.Healthy() {
+		t.Errorf("healthy %t, %+v", view.Healthy(), word)
+	}
 }
 
 // TestPodInNoSite: an edge node in no site of a Service that runs a pod of it is a failure.

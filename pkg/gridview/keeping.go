@@ -299,9 +299,6 @@ func (v *View) judge() []Finding {
 
 // judgeStrays returns the edge nodes outside of all sites that run a pod of the Service.
 func (v *View) judgeStrays(site string) (found []Finding) {
-	if slices.Contains(v.TopologyKeys, topology.Any) {
-		return nil
-	}
 	consequence := "the node reaches nothing of the Service, and no edge node reaches that pod"
 	if isHeadless(v.tally.service) {
 		consequence = "the pod is in none of the Service's sites"

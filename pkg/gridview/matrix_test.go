@@ -58,6 +58,32 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// TestMatrixAttention: sites come in the order of the attention that they need, whatever the states of their grids; a
+// site of several groups has the worst cell of any; and a node that does not keep Services is a problem of its site.
+func TestMatrixAttention(t *testing.T) {
+	const host = "kubernetes.io/hostname"
+	nodes := map[string]topology.Labels{}
+	for _, name := range []string{"a1", "b1", "b2", "c1"} {
+		nodes[name] = edgeIn(name[:1])
+		nodes[name][host] = name
+	}
+	cluster := &Groupings{Nodes: nodes, Diagnosis: &Diagnosis{Nodes: nodes, Findings: []Finding{
+		{Severity: Failure, Check: CheckKubeProxy, Node: "b1", Message: "past"}}}}
+	endpoints := slice("p@a1 q@b1 r@b2 s@c1")
+	endpoints.Endpoints[3].Conditions = discoveryv1.EndpointConditions{
+		Ready: new(false), Serving: new(true), Terminating: new(true)}
+	view := cluster.View(wiretest.ServiceOf("shop/s", `["kubernetes.io/hostname","zone"]`),
+		[]discoveryv1.EndpointSlice{endpoints})
+	changing := Grid{Kind: "DeploymentGrid", Name: "g", Key: "zone", Sites: []Site{{Name: "a", Phase: Unknown}}}
+	m := MatrixOf("zone", cluster, []Grid{changing}, []ServiceSummary{view.Summary()})
+	if got := tellCells(m); got != "b - !open\nc - terminating\na Changing own" {
+		t.Errorf("got\n%s", got)
+	}
+	if site := m.Sites[0]; site.State != CellFailed || site.Problems != 1 {
+		t.Errorf("got %+v", site)
+	}
+}
+
 // tellSites is a matrix in one line per site: "site(nodes) state problems: problem".
 func tellSites(m Matrix) string {
 	var lines []string

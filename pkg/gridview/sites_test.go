@@ -48,9 +48,11 @@ func TestSites(t *testing.T) {
 			Nodes:    map[string]topology.Labels{"a": edge(), "b": edge("zone=x")},
 			Governed: []topology.Keys{host, zone},
 		}, []string{"a: it is an edge node in no site: without the label zone"}},
-		"an edge node of other Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},
+		"an edge node of other Services": {Sites{
+			Nodes:    map[string]topology.Labels{"a": edge("other=x"), "b": edge("zone=x")},
 			Governed: []topology.Keys{zone, {"other"}}}, nil},
-		"an edge node of grids without Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},
+		"an edge node of grids without Services": {Sites{
+			Nodes:    map[string]topology.Labels{"a": edge("other=x"), "b": edge("zone=x")},
 			Governed: []topology.Keys{zone}, GridKeys: []string{"other"}}, nil},
 		"a key that no node has says nothing of nodes": {Sites{Nodes: map[string]topology.Labels{"a": edge()},
 			Governed: []topology.Keys{zone}}, nil},

@@ -130,6 +130,11 @@ func (w *world) judgeCells(s *corev1.Service, o *overview, view *answer) {
 			w.Errorf("%s, and view says %+v", about, sites)
 		}
 	}
+	for _, f := range view.Findings {
+		if f.Check == "Reach" && !slices.Contains(o.Findings, f) {
+			w.Errorf("the page of %s does not say %s", key, f)
+		}
+	}
 	i := slices.IndexFunc(o.Services, func(one struct {
 		Name, Severity string
 		Healthy        bool

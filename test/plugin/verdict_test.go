@@ -620,7 +620,10 @@ func (w *world) act(f finding) (undo func()) {
 	if m := annotateAction.FindStringSubmatch(f.Action); m != nil && !strings.Contains(m[2], "KEY") {
 		s := service(m[1])
 		before := s.Annotations
-		s.Annotations = map[string]string{"topologyKeys": m[2]}
+		had := keysOf(s)
+		if s.Annotations = map[string]string{"topologyKeys": m[2]}; !subset(had, keysOf(s)) {
+			w.Errorf("%q takes keys of %s away", f.Action, had)
+		}
 		return func() { s.Annotations = before }
 	}
 	if m := patchAction.FindStringSubmatch(f.Action); m != nil {

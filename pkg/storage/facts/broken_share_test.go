@@ -40,6 +40,9 @@ func TestShareOfABrokenStep(t *testing.T) {
 	if err := step("", "1", true, wiretest.Service("a", "")); err != nil {
 		t.Fatal(err)
 	}
+	if broken != 0 {
+		t.Fatal("a step that does not panic is called broken")
+	}
 	bad := []*wire.Object{wiretest.Service("b", "bad"), wiretest.Service("c", "bad"), wiretest.Service("d", "bad")}
 	armed = true // reading the first annotation that does not parse is where the step panics
 	err := step("1", "2", false, bad...)

@@ -168,6 +168,25 @@ func TestLivePodsOfAServiceMadeAgain(t *testing.T) {
 	}
 }
 
+// TestPublishingBeginsAndEnds: what a node says of its pods is shown by what its Service publishes now.
+func TestPublishingBeginsAndEnds(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Apply(wiretest.Service("svc", ""))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1"))
+	live := runs()
+	live.Pods[podKey("0")] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.0")}}
+	s.SetLivePods("node-a1", live)
+	for i, publishes := range []bool{false, true, false} {
+		service := wiretest.ServiceOf("svc", "")
+		service.Spec.PublishNotReadyAddresses, service.Generation = publishes, int64(i)
+		s.Services().Apply(wiretest.Object(service))
+		e := shownAs[*discoveryv1.EndpointSlice](t, s.History, served.EndpointSlices, "svc-1").Endpoints[0]
+		if e.Addresses[0] != "10.9.0.0" || *e.Conditions.Ready != publishes {
+			t.Errorf("step %d: shown is %s, ready %t", i, e.Addresses[0], *e.Conditions.Ready)
+		}
+	}
+}
+
 // TestDoubtsOfAPublishingService: a Service with publishNotReadyAddresses uses all its pods, as in Kubernetes, whatever
 // is said of nodes and pods, but none that its node does not run.
 func TestDoubtsOfAPublishingService(t *testing.T) {
@@ -300,23 +319,32 @@ func TestPodsOn(t *testing.T) {
 }
 
 // TestHeldByOthers: no neighbour may claim the address of a node, of a pod that this node runs, or of another
-// neighbour's pod.
+// neighbour's pod, nor that of a Service.
 func TestHeldByOthers(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{NodeName: "node-a1"})
 	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2"))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2", "", "node-a2"))
+	service := wiretest.ServiceOf("other", "")
+	service.Spec.ClusterIP, service.Spec.ClusterIPs = "10.96.0.1", []string{"10.96.0.1"}
+	s.Services().Apply(wiretest.Object(service))
 	s.Note(func(n *facts.Notes) {
 		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}}
 	})
 	s.SetLivePods("node-a1", runs("0=10.9.0.0"))
-	claimed := make([]netip.Addr, 0, 4)
-	for _, address := range []string{"192.168.0.2", "10.9.0.0", "10.0.0.1", "10.7.7.7"} {
+	s.SetLivePods("node-a2", runs("1=10.0.0.1", "3=10.9.0.3"))
+	wants := map[string]bool{
+		"192.168.0.2": true, "10.9.0.0": true, "10.0.0.1": true, "10.96.0.1": true, "10.7.7.7": false,
+		"10.0.0.2": false, // of an endpoint that is on no node
+		"10.0.0.3": false, // of a pod that has another address now, as its node says
+	}
+	var claimed []netip.Addr
+	for address := range wants {
 		claimed = append(claimed, netip.MustParseAddr(address))
 	}
 	report := facts.LivePods{Pods: map[facts.PodKey]facts.LivePod{podKey("3"): {Addresses: claimed}}}
 	held := s.HeldByOthers(map[string]*facts.LivePods{"node-a3": &report})["node-a3"]
-	for i, address := range claimed {
-		if _, isHeld := held[address]; isHeld != (i < 3) {
+	for _, address := range claimed {
+		if _, isHeld := held[address]; isHeld != wants[address.String()] {
 			t.Errorf("%s is held by others: %v", address, isHeld)
 		}
 	}

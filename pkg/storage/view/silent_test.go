@@ -67,6 +67,21 @@ func TestSilentNodes(t *testing.T) {
 	expect("none is silent", all)
 }
 
+// TestSilentAndUnanswering: of endpoints on a silent node and on one whose wrapper does not answer, both are hidden if
+// another is ready, and only the first if none is.
+func TestSilentAndUnanswering(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Apply(wiretest.Service("svc", ""))
+	s.SetDoubted(facts.Silent, nodeSet("node-a2"))
+	s.SetDoubted(facts.Unanswering, nodeSet("node-b1"))
+	for own, want := range map[string]string{"node-a1": "node-a1", "node-a1!": "node-a1,node-b1"} {
+		s.EndpointSlices().Apply(wiretest.Slice("svc", "svc", own, "node-a2", "node-b1"))
+		if got := nodesShown(t, s.History, "svc"); got != want {
+			t.Errorf("with an endpoint on %s, shown are %s", own, got)
+		}
+	}
+}
+
 // TestSilentNodesExplained: the explanation says why an endpoint is hidden, or is not although its node is silent.
 func TestSilentNodesExplained(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})

@@ -159,6 +159,46 @@ func TestMatrixSites(t *testing.T) {
 	}
 }
 
+// TestMatrixOfNodesAndRows: a failure of a node is one of its site, a warning is not. The cells of a grid that only
+// counts its sites are those of sites with nodes. A row has a letter for each cell.
+func TestMatrixOfNodesAndRows(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": {"zone": "a"}, "b1": {"zone": "b"}}
+	diagnosis := &Diagnosis{Nodes: nodes, Findings: []Finding{
+		{Severity: Failure, Check: CheckWrapper, Node: "a1", Object: Object{Kind: "Node", Name: "a1"}, Message: "down"},
+		{Severity: Warning, Check: CheckWrapper, Node: "b1", Object: Object{Kind: "Node", Name: "b1"}, Message: "old"},
+	}}
+	grids := []Grid{
+		{Kind: "DeploymentGrid", Namespace: "shop", Name: "small", Key: "zone",
+			Sites: []Site{{Name: "gone", Phase: v1.SiteRemoving}}},
+		{Kind: "DeploymentGrid", Namespace: "shop", Name: "large", Key: "zone", UnlistedReady: 2},
+	}
+	m := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: diagnosis}, grids, nil)
+	want := "a(1) Failed 1: Node a1: down\ngone(0) Changing 1: DeploymentGrid shop/small: Removing\nb(1) Ready 0: "
+	if got := tellSites(m); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for i, want := range []Row{{CellNothing, CellReady}, {CellChanging, CellNothing}, {CellNothing, CellReady}} {
+		if got := m.Sites[i].Grids; fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: got %v, want %v", m.Sites[i].Name, got, want)
+		}
+	}
+	if text, err := (Row{CellNothing, CellOwn, CellEmpty}).MarshalText(); string(text) != "abd" || err != nil {
+		t.Errorf("got %s, %v", text, err)
+	}
+}
+
+// TestMatrixCountsAServiceOnce in a site whose nodes have different values of the Service's other keys.
+func TestMatrixCountsAServiceOnce(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": {"zone": "a", "rack": "1"}, "a2": {"zone": "a", "rack": "2"},
+		"b1": {"zone": "b", "rack": "3"}}
+	m := MatrixOf("zone", &Groupings{Nodes: nodes}, nil,
+		[]ServiceSummary{summaryOf("db", `["rack","zone"]`, "p@b1", nodes)})
+	want := "a(2) Failed 1: Service shop/db has no ready endpoint for this site\nb(1) Ready 0: "
+	if got := tellSites(m); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestKeys(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}}
 	if got := fmt.Sprint(Keys(nodes, nil, nil)); got != "[{zone 0 0}]" {

@@ -241,3 +241,47 @@ func TestPreviewOfAnEmptyValue(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 }
+
+// TestPreviewOfTwoFamilies: the one with the most endpoints counts, and the first of two with as many.
+func TestPreviewOfTwoFamilies(t *testing.T) {
+	for _, test := range []struct {
+		four, six []string
+		want      previewCase
+	}{
+		{[]string{"e1", "w1"}, []string{"e1", "e2"}, previewCase{ready: 2, readyIn: "east=1 west=1", foreign: 50,
+			dark: "west"}},
+		{[]string{"e1", "w1"}, []string{"e1", "e2", "w1"}, previewCase{ready: 3, readyIn: "east=2 west=1",
+			foreign: (2.0/3 + 2*1.0/3) / 3 * 100}},
+	} {
+		p := NewPreviewer("site", &Groupings{Nodes: previewNodes})
+		p.AddService(previewService(nil))
+		p.AddSlice(endpointsOn(test.four...))
+		six := endpointsOn(test.six...)
+		six.AddressType = discoveryv1.AddressTypeIPv6
+		p.AddSlice(six)
+		expectPreview(t, p.Preview(), test.want)
+	}
+}
+
+// TestPreviewWithoutSites: without a node in a site there is no average over such nodes.
+func TestPreviewWithoutSites(t *testing.T) {
+	p := NewPreviewer("rack", &Groupings{Nodes: previewNodes})
+	p.AddService(previewService(nil))
+	p.AddSlice(endpointsOn("e1"))
+	if got := p.Preview().Services[0]; got.Foreign != nil || got.Ready != 1 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestPreviewFindings: the problems of a Service that is closed already are found if its sites are those of the key.
+func TestPreviewFindings(t *testing.T) {
+	for key, want := range map[string]int{"site": 1, "zone": 0} {
+		nodes := map[string]topology.Labels{"e1": {"site": "east", "zone": "1"}, "w1": {"site": "west", "zone": "2"}}
+		p := NewPreviewer("site", &Groupings{Nodes: nodes, Diagnosis: &Diagnosis{Nodes: nodes}})
+		p.AddService(previewService(annotated(`["` + key + `"]`)))
+		p.AddSlice(endpointsOn("e1"))
+		if found := p.Preview().Findings; len(found) != want {
+			t.Errorf("of a Service with the key %s: %+v", key, found)
+		}
+	}
+}

@@ -166,6 +166,105 @@ func TestGridProblems(t *testing.T) {
 	}
 }
 
+// TestCountedSites: the status of a large grid only counts most sites. Such a site is left out, unless there is no
+// workload of it.
+func TestCountedSites(t *testing.T) {
+	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "west"}}
+	ready := map[string]v1.SiteState{"east": {Phase: v1.SiteReady}}
+	for _, test := range []struct {
+		unlistedReady, unlisted int32
+		children                map[string]string
+		want                    string
+	}{
+		{1, 0, nil, "east Ready 0/0 1: "},
+		{1, 1, nil, "east Ready 0/0 1: "},
+		{0, 0, nil, "east Ready 0/0 1: ; west Unknown 0/0 1: the controller has not reported on this site yet"},
+		{1, 0, map[string]string{"echo-east": "u", "echo-west": "u"}, "east Ready 0/0 1: "},
+		{1, 0, map[string]string{"echo-east": "u"},
+			"east Ready 0/0 1: ; west Missing 0/0 1: there is no Deployment echo-west of this grid"},
+	} {
+		g := grid(1)
+		g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: ready, UnlistedReadySites: test.unlistedReady,
+			UnlistedSites: test.unlisted, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
+		s := Surroundings{Nodes: nodes, Now: now}
+		if test.children != nil {
+			s.Children = childrenOf(test.children)
+		}
+		if got := inWords(Workloads(v1.DeploymentGridKind, g, s).Sites); got != test.want {
+			t.Errorf("%d ready and %d others are counted, children %v: got %s", test.unlistedReady, test.unlisted,
+				test.children, got)
+		}
+	}
+}
+
+// TestGridConditions: the sites have the problems that a condition sums up. A grid has its own in addition.
+func TestGridConditions(t *testing.T) {
+	removal := metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue, Reason: v1.ReasonMassRemoval,
+		Message: "9 sites"}
+	other := removal
+	other.Reason = v1.ReasonRejected
+	for _, test := range []struct {
+		reason    string
+		more      []metav1.Condition
+		deleted   bool
+		problem   string
+		rollsOut  bool
+		siteFails bool
+	}{
+		{reason: v1.ReasonReady},
+		{reason: v1.ReasonRejected, siteFails: true},
+		{reason: v1.ReasonInvalidKey, problem: "InvalidKey: why"},
+		{reason: v1.ReasonRollout, problem: "why", rollsOut: true},
+		{reason: v1.ReasonRollout, problem: "why", siteFails: true},
+		{reason: v1.ReasonRollout, deleted: true, problem: "the grid is being deleted"},
+		{reason: v1.ReasonReady, more: []metav1.Condition{removal}, problem: "MassRemoval: 9 sites"},
+		{reason: v1.ReasonReady, more: []metav1.Condition{other}},
+		{reason: v1.ReasonRollout, more: []metav1.Condition{removal}, problem: "why"},
+	} {
+		g := grid(1)
+		state, status := v1.SiteState{Phase: v1.SiteReady}, metav1.ConditionFalse
+		if test.siteFails {
+			state.Phase = v1.SiteFailed
+		}
+		if test.reason == v1.ReasonReady {
+			status = metav1.ConditionTrue
+		}
+		if test.deleted {
+			g.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: map[string]v1.SiteState{"east": state},
+			Conditions: append(conditions(status, test.reason, "why"), test.more...)}
+		got := Workloads(v1.DeploymentGridKind, g, Surroundings{Now: now})
+		if got.Problem != test.problem || got.RollsOut != test.rollsOut ||
+			got.Healthy != (test.problem == "" && !test.siteFails) {
+			t.Errorf("%+v: got %+v", test, got)
+		}
+	}
+}
+
+// TestSiteWithTwoWorkloads: the one whose name is derived from the site counts, or else the first.
+func TestSiteWithTwoWorkloads(t *testing.T) {
+	for want, names := range map[string][]string{
+		"echo-east": {"echo-east", "echo-z"}, "echo-east ": {"echo-a", "echo-east"}, "echo-a": {"echo-a", "echo-z"},
+	} {
+		uids := map[string]string{}
+		for _, name := range names {
+			uids[name] = "u"
+		}
+		s := Surroundings{Now: now, Children: childrenOf(uids)}
+		for _, child := range s.Children {
+			child.SetLabels(map[string]string{v1.LabelGridSite: "east"})
+		}
+		g := grid(1)
+		g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1,
+			States:     map[string]v1.SiteState{"east": {Phase: v1.SiteReady}},
+			Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
+		if got := Workloads(v1.DeploymentGridKind, g, s).Sites[0].Child; got != strings.TrimSpace(want) {
+			t.Errorf("of %v: %s", names, got)
+		}
+	}
+}
+
 func TestServiceGrids(t *testing.T) {
 	ready := v1.ServiceGridStatus{ObservedGeneration: 1, Sites: 2, Conditions: conditions(metav1.ConditionTrue,
 		v1.ReasonReady, "")}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -146,6 +147,126 @@ func TestEmptyLabel(t *testing.T) {
 		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}}, nil, slice("p@n1"))
 	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestNodesWithout: all nodes of a site are without an endpoint, or with the policy Local those that have none of their
+// own. The best endpoint of a node counts.
+func TestNodesWithout(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("s", `["zone"]`)
+	for _, test := range []struct {
+		policy          corev1.ServiceInternalTrafficPolicy
+		endpoints, want string
+	}{
+		{corev1.ServiceInternalTrafficPolicyCluster, "p@b1", "[a1 a2] []"},
+		{corev1.ServiceInternalTrafficPolicyCluster, "p@a1", "[] [b1]"},
+		{corev1.ServiceInternalTrafficPolicyLocal, "p@a1 q@b1", "[a2] []"},
+		{corev1.ServiceInternalTrafficPolicyLocal, "p@a1 q!@a1 r!@b1 s@b1", "[a2] []"},
+	} {
+		service.Spec.InternalTrafficPolicy = &test.policy
+		view := ofService(service, nodes, &Diagnosis{}, slice(test.endpoints))
+		if got := fmt.Sprint(view.Sites[0].Without, " ", view.Sites[1].Without); got != test.want {
+			t.Errorf("%s, %s: got %s, want %s", test.policy, test.endpoints, got, test.want)
+		}
+	}
+}
+
+// TestSilentNodeInASite: what a site reaches is what those of its nodes reach that are not silent.
+func TestSilentNodeInASite(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
+	view := ofService(wiretest.ServiceOf("s", `["zone"]`), nodes,
+		&Diagnosis{Silent: map[string]bool{"a1": true}}, slice("q@b1"))
+	if got := view.Sites[0]; got.Reach[0].Reach != CellNone || fmt.Sprint(got.Without) != "[a2]" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestNodesAsSites: a Service whose sites are single nodes is not closed while a node lacks its own endpoint.
+func TestNodesAsSites(t *testing.T) {
+	nodes := map[string]topology.Labels{}
+	for _, name := range []string{"n1", "n2"} {
+		nodes[name] = topology.Labels{corev1.LabelHostname: name, v1.LabelEdgeNode: v1.EdgeNodePods}
+	}
+	for endpoints, closed := range map[string]bool{"p@n1": false, "p@n1 q@n2": true} {
+		view := ofService(wiretest.ServiceOf("s", `["kubernetes.io/hostname"]`), nodes, &Diagnosis{}, slice(endpoints))
+		if view.Closed != closed {
+			t.Errorf("%s: closed %t, without %v, %+v", endpoints, view.Closed, view.Without, view.Verdict)
+		}
+	}
+}
+
+// TestConclusionNamesSites: the first ten of those without an endpoint.
+func TestConclusionNamesSites(t *testing.T) {
+	nodes := map[string]topology.Labels{}
+	for i := range 13 {
+		nodes[fmt.Sprint("n", i)] = edgeIn(fmt.Sprintf("%02d", i))
+	}
+	view := ofService(wiretest.ServiceOf("s", `["zone"]`), nodes, &Diagnosis{}, slice("p@n0"))
+	const want = "12 sites without a ready endpoint that it may use: 01, 02, 03, 04, 05, 06, 07, 08, 09, 10 and 2 more. "
+	if got := view.Conclusion(); !strings.HasPrefix(got, want) {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestNoSites: a Service whose sites do not exist is a failure if there are edge nodes, because these reach nothing.
+func TestNoSites(t *testing.T) {
+	for _, edge := range []bool{false, true} {
+		nodes := map[string]topology.Labels{"n1": {}}
+		if edge {
+			nodes["n1"][v1.LabelEdgeNode] = v1.EdgeNodePods
+		}
+		view := ofService(wiretest.ServiceOf("s", `["zone"]`), nodes, &Diagnosis{}, slice("p"))
+		if got := len(view.Reach) > 0; got != edge {
+			t.Errorf("with an edge node: %t, found %+v", edge, view.Reach)
+		}
+	}
+}
+
+// TestFindingNamesThePort if the Service has several, and a site lacks an endpoint for one.
+func TestFindingNamesThePort(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("s", `["zone"]`)
+	for _, test := range []struct {
+		names  string
+		ending bool
+		want   string
+	}{
+		{"http", false, "1 of 2 sites have no ready endpoint: b"},
+		{"http admin", false, "1 of 2 sites have no ready endpoint (port admin over IPv4): b; " +
+			"1 of 2 sites have no ready endpoint (port http over IPv4): b"},
+		{"http admin", true, "2 of 2 sites have only endpoints that are ending: a, b; " +
+			"2 of 2 sites have only endpoints that are ending: a, b"},
+	} {
+		service.Spec.Ports = nil
+		endpoints := slice("p@a1")
+		if test.ending {
+			endpoints.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false),
+				Terminating: ptr.To(true)}
+		}
+		for i, name := range strings.Fields(test.names) {
+			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: name})
+			endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{Name: &name, Port: ptr.To(int32(i + 1))})
+		}
+		var messages []string
+		for _, f := range ofService(service, nodes, &Diagnosis{}, endpoints).Reach {
+			messages = append(messages, f.Message)
+		}
+		if got := strings.Join(messages, "; "); got != test.want {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// TestAddressesAreSorted: they may come in any order.
+func TestAddressesAreSorted(t *testing.T) {
+	s := slice("p@n1")
+	s.Endpoints[0].Addresses = []string{"10.0.0.2", "10.0.0.1"}
+	if got := merge(partsOf(&s, nil))[0].Addresses; strings.Join(got, " ") != "10.0.0.1 10.0.0.2" {
+		t.Errorf("got %s", got)
+	}
+	if got := s.Endpoints[0].Addresses[0]; got != "10.0.0.2" {
+		t.Error("the slice is changed")
 	}
 }
 

@@ -2,6 +2,7 @@ package gridview
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,7 +179,7 @@ func TestMatrixOfNodesAndRows(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for i, want := range []Row{{CellNothing, CellReady}, {CellChanging, CellNothing}, {CellNothing, CellReady}} {
-		if got := m.Sites[i].Grids; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := m.Sites[i].Grids; !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", m.Sites[i].Name, got, want)
 		}
 	}

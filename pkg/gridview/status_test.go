@@ -244,14 +244,10 @@ func TestGridConditions(t *testing.T) {
 
 // TestSiteWithTwoWorkloads: the one whose name is derived from the site counts, or else the first.
 func TestSiteWithTwoWorkloads(t *testing.T) {
-	for want, names := range map[string][]string{
-		"echo-east": {"echo-east", "echo-z"}, "echo-east ": {"echo-a", "echo-east"}, "echo-a": {"echo-a", "echo-z"},
+	for _, test := range []struct{ first, second, want string }{
+		{"echo-east", "echo-z", "echo-east"}, {"echo-a", "echo-east", "echo-east"}, {"echo-a", "echo-z", "echo-a"},
 	} {
-		uids := map[string]string{}
-		for _, name := range names {
-			uids[name] = "u"
-		}
-		s := Surroundings{Now: now, Children: childrenOf(uids)}
+		s := Surroundings{Now: now, Children: childrenOf(map[string]string{test.first: "u", test.second: "u"})}
 		for _, child := range s.Children {
 			child.SetLabels(map[string]string{v1.LabelGridSite: "east"})
 		}
@@ -259,8 +255,8 @@ func TestSiteWithTwoWorkloads(t *testing.T) {
 		g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1,
 			States:     map[string]v1.SiteState{"east": {Phase: v1.SiteReady}},
 			Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
-		if got := Workloads(v1.DeploymentGridKind, g, s).Sites[0].Child; got != strings.TrimSpace(want) {
-			t.Errorf("of %v: %s", names, got)
+		if got := Workloads(v1.DeploymentGridKind, g, s).Sites[0].Child; got != test.want {
+			t.Errorf("of %s and %s: %s", test.first, test.second, got)
 		}
 	}
 }

@@ -203,7 +203,7 @@ func TestConclusionNamesSites(t *testing.T) {
 		nodes[fmt.Sprint("n", i)] = edgeIn(fmt.Sprintf("%02d", i))
 	}
 	view := ofService(wiretest.ServiceOf("s", `["zone"]`), nodes, &Diagnosis{}, slice("p@n0"))
-	const want = "12 sites without a ready endpoint that it may use: 01, 02, 03, 04, 05, 06, 07, 08, 09, 10 and 2 more. "
+	const want = "12 sites without a ready endpoint that it may use: 01, 02, 03, 04, 05, 06, 07, 08, 09, 10 and 2 more."
 	if got := view.Conclusion(); !strings.HasPrefix(got, want) {
 		t.Errorf("got %s", got)
 	}

@@ -157,9 +157,9 @@ func TestChoices(t *testing.T) {
 		})
 		return choices
 	}
-	two := choices()
-	if len(two) != 2 || !two[0].Equal(two[0]) || two[0].Equal(two[1]) {
-		t.Errorf("got %+v", two)
+	two, again := choices(), choices()
+	if len(two) != 2 || !two[0].Equal(again[0]) || two[0].Equal(two[1]) {
+		t.Errorf("got %+v, and then %+v", two, again)
 	}
 	f.Input(InputEndpointSlices).Remove("ns", "s-http")
 	if one := choices(); len(one) != 1 || !one[0].Equal(two[1]) {

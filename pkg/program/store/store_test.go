@@ -522,6 +522,21 @@ func TestNewestLastingValue(t *testing.T) {
 	}
 }
 
+// TestRewriteIsNewer than every commit before it: what a state no longer has is not found in the older file.
+func TestRewriteIsNewer(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	k.put("gone 1", []byte("done"))
+	delete(k.state, "gone 1")
+	k.must(k.Rewrite())
+	if problems := k.reopen(); len(k.state) != 1 || len(problems) != 0 {
+		t.Errorf("got %q, %v", k.state, problems)
+	}
+	if left := len(files(t, k.dir)); left != 2 {
+		t.Errorf("%d files", left)
+	}
+}
+
 // TestRotOverARemoval: what is removed of a lasting key counts, although the commit that removed it is damaged in the
 // newest file, and so is the one after it.
 func TestRotOverARemoval(t *testing.T) {

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -158,37 +156,4 @@ func differs(c *cluster, resource *served.Resource, informer cache.SharedInforme
 		}
 	}
 	return ""
-}
-
-// BenchmarkRelabelInALargeSite moves this node out of a site with 2,000 slices of 50 endpoints, and back again. Each
-// time an informer follows.
-func BenchmarkRelabelInALargeSite(b *testing.B) {
-	c := newCluster(b, nil)
-	const many = 2000
-	var objects []served.Typed
-	for i := range many {
-		name := fmt.Sprint("s", i)
-		objects = append(objects, governed(name), slice(name, slices.Repeat([]string{"node1"}, 200)...))
-	}
-	c.sync(objects...)
-	informer := startInformer(b, c.url, asProtobuf, &discoveryv1.EndpointSlice{}, "endpointslices")
-	var changed atomic.Int32
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			was, is := before.(*discoveryv1.EndpointSlice), after.(*discoveryv1.EndpointSlice)
-			if len(was.Endpoints) != len(is.Endpoints) {
-				changed.Add(1)
-			}
-		},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; b.Loop(); i++ {
-		changed.Store(0)
-		c.apply(node(thisNode, []string{"b", "a"}[i%2]))
-		for changed.Load() < many {
-			time.Sleep(time.Millisecond)
-		}
-	}
 }

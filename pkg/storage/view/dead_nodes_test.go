@@ -3,7 +3,6 @@ package view_test
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"testing"
 
@@ -93,19 +92,4 @@ func TestNodeAddresses(t *testing.T) {
 	if s.NodeExists("node-a2") || !s.NodeExists("node-b1") {
 		t.Error("NodeExists does not know the nodes")
 	}
-}
-
-// BenchmarkNodeDies kills a neighbour in this node's site and revives the one before: about 100 of 2,000 slices
-// have endpoints on each.
-func BenchmarkNodeDies(b *testing.B) {
-	s := fleet(b)
-	r := rand.New(rand.NewPCG(2, 2))
-	before := s.History.Revision()
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		s.SetDoubted(facts.Dead, nodeSet(fmt.Sprintf("node-%d", r.IntN(20)*50)))
-		i++
-	}
-	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")
 }

@@ -349,30 +349,3 @@ func TestHeldByOthers(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkLivePods is what an answer of the runtime costs that changes nothing: of a node with 110 pods, each in a
-// slice with 100 endpoints.
-func BenchmarkLivePods(b *testing.B) {
-	s := syncedStore(b, storagetest.Options{})
-	live := &facts.LivePods{Pods: map[facts.PodKey]facts.LivePod{}}
-	nodes := make([]string, 100)
-	for i := range nodes {
-		nodes[i] = "node-a2"
-	}
-	nodes[0] = "node-a1"
-	for i := range 110 {
-		name := fmt.Sprintf("svc-%d", i)
-		s.Services().Apply(wiretest.Service(name, `["zone"]`))
-		s.EndpointSlices().Apply(wiretest.Slice(name, name, nodes...))
-		key := facts.PodKey{Namespace: "ns", Name: name + "-0", UID: "uid-0"}
-		live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.99")}, Serving: true}
-	}
-	s.SetLivePods("node-a1", live)
-	b.ReportAllocs()
-	for b.Loop() {
-		s.SetLivePods("node-a1", live)
-		if known := s.PodsOn("node-a1")["node-a1"]; len(known) != 110 {
-			b.Fatal(len(known))
-		}
-	}
-}

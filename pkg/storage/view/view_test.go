@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
@@ -258,101 +257,4 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	if n := view.Held(s.View); n != 0 {
 		t.Errorf("the view holds %d entries", n)
 	}
-}
-
-// load are the lists that a wrapper of the end-to-end benchmark gets: 1,000 nodes in 50 sites, 2,000 governed Services
-// of 50 endpoints each.
-type load struct{ nodes, services, endpoints []*wire.Object }
-
-func newLoad() load {
-	r := rand.New(rand.NewPCG(1, 1))
-	var l load
-	for i := range 1000 {
-		l.nodes = append(l.nodes, wiretest.Node(fmt.Sprintf("node-%d", i), fmt.Sprintf("site-%d", i%50)))
-	}
-	for i := range 2000 {
-		name := fmt.Sprintf("svc-%d", i)
-		l.services = append(l.services, wiretest.Service(name, `["zone"]`))
-		var on []string
-		for range 50 {
-			on = append(on, fmt.Sprintf("node-%d", r.IntN(1000)))
-		}
-		l.endpoints = append(l.endpoints, wiretest.Slice(name, name, on...))
-	}
-	return l
-}
-
-// sync fills the cache of a node as its first lists do.
-func (l load) sync() *storagetest.Node {
-	s := storagetest.New(storagetest.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
-	s.NodeLabels().Replace(l.nodes)
-	s.Services().Replace(l.services)
-	s.EndpointSlices().Replace(l.endpoints)
-	return s
-}
-
-// fleet is a node that has the load.
-func fleet(b *testing.B) *storagetest.Node {
-	b.Helper()
-	return newLoad().sync()
-}
-
-// BenchmarkSync is what the first lists cost in the cache, without reading and decoding them.
-func BenchmarkSync(b *testing.B) {
-	l := newLoad()
-	b.ReportAllocs()
-	for b.Loop() {
-		l.sync()
-	}
-}
-
-// BenchmarkRelabelOtherNode moves a neighbour between sites: about 100 of 2,000 slices are pruned again.
-func BenchmarkRelabelOtherNode(b *testing.B) {
-	s := fleet(b)
-	labels := []*wire.Object{wiretest.Node("node-1", "site-0"), wiretest.Node("node-1", "site-1")}
-	in := s.NodeLabels()
-	before := s.History.Revision()
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		in.Apply(labels[i%2])
-		i++
-	}
-	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")
-}
-
-// BenchmarkRelabelThisNode moves this node: every governed Service is shown again.
-func BenchmarkRelabelThisNode(b *testing.B) {
-	s := fleet(b)
-	labels := []*wire.Object{wiretest.Node("node-0", "site-1"), wiretest.Node("node-0", "site-0")}
-	in := s.NodeLabels()
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		in.Apply(labels[i%2])
-		i++
-	}
-}
-
-// BenchmarkSliceEvent is one change of one slice of 50 endpoints.
-func BenchmarkSliceEvent(b *testing.B) {
-	s := fleet(b)
-	versions := []*wire.Object{
-		wiretest.Slice("svc-7", "svc-7", manyNodes(50)...), wiretest.Slice("svc-7", "svc-7", manyNodes(49)...),
-	}
-	in := s.EndpointSlices()
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		in.Apply(versions[i%2])
-		i++
-	}
-}
-
-func manyNodes(n int) []string {
-	var names []string
-	for i := range n {
-		names = append(names, fmt.Sprintf("node-%d", i*20))
-	}
-	return names
 }

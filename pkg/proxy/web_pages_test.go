@@ -17,59 +17,6 @@ import (
 	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 )
 
-// TestWebPagesGetNothing takes the seat of a web page that is open on the node: neither by a name of its own that
-// leads to the loopback nor by the wrapper's right name is it answered, whatever it asks for.
-func TestWebPagesGetNothing(t *testing.T) {
-	t.Parallel()
-	api := smallCluster()
-	w := startReady(t, api, func(c *Config) { c.Debug, c.AllowedHosts = true, []string{"kiosk.example"} })
-	for _, path := range []string{
-		"/api/v1/services", "/api/v1/nodes/node0", "/readyz", "/livez", "/metrics", "/debug/explain/default/s",
-		"/debug/pprof/",
-		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/apis/networking.k8s.io/v1/servicecidrs",
-		"/api/v1/secrets", "/",
-	} {
-		for _, test := range []struct {
-			host, name, value string
-			code              int
-		}{
-			{"attacker.example:51006", "", "", http.StatusForbidden},
-			{"attacker.example:51006", "Sec-Fetch-Site", "same-origin", http.StatusForbidden},
-			{"localhost:51006", "Origin", "http://attacker.example", http.StatusForbidden},
-			{"localhost:51006", "Sec-Fetch-Site", "cross-site", http.StatusForbidden},
-			{"0.0.0.0:51006", "", "", http.StatusForbidden},
-			{"kiosk.example:51006", "", "", http.StatusOK},
-		} {
-			before := len(api.Requests())
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.address+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Host = test.host
-			r.Header.Set("User-Agent", "web page")
-			if test.name != "" {
-				r.Header.Set(test.name, test.value)
-			}
-			response, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = response.Body.Close()
-			if response.StatusCode != test.code {
-				t.Errorf("%s with %+v: %s", path, test, response.Status)
-			}
-			for _, arrived := range api.Requests()[before:] {
-				if test.code != http.StatusOK && arrived.Header.Get("User-Agent") == "web page" {
-					t.Errorf("%s with %+v was passed on", path, test)
-				}
-			}
-		}
-	}
-	if _, body := w.get("/metrics"); !strings.Contains(body, `code="403"`) {
-		t.Error("what is refused is not counted")
-	}
-}
-
 // TestHostsOfOtherAddresses: where TLS keeps browsers off names that the certificate does not have, any name is good,
 // unless names were given.
 func TestHostsOfOtherAddresses(t *testing.T) {

@@ -121,29 +121,6 @@ func TestLivePods(t *testing.T) {
 	}
 }
 
-// TestLivePodsDecide: the deciding key of a Service follows the readiness that pods really have.
-func TestLivePodsDecide(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(wiretest.Service("svc", `["zone","*"]`))
-	s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("svc", "node-a1", "node-b1")})
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
-	for i, step := range []struct {
-		live *facts.LivePods
-		want string
-	}{
-		{nil, "10.0.0.0"},
-		{runs("0=10.0.0.0!"), "(10.0.0.0) 10.0.0.1"},
-		{runs("0=10.0.0.7"), "10.0.0.7"},
-		{runs(), "10.0.0.1"},
-		{nil, "10.0.0.0"},
-	} {
-		s.SetLivePods("node-a1", step.live)
-		if slice, _ := shownAddresses(t, s); slice != step.want {
-			t.Errorf("step %d: shown is %q, want %q", i, slice, step.want)
-		}
-	}
-}
-
 // TestLivePodsOfAServiceMadeAgain: a Service that is made again without publishNotReadyAddresses shows no pod as ready
 // that is not serving, although its node spoke of the pod while there was no such Service.
 func TestLivePodsOfAServiceMadeAgain(t *testing.T) {

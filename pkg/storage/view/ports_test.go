@@ -124,30 +124,3 @@ func described(s *discoveryv1.EndpointSlice) string {
 	}
 	return strings.Join(addresses, ",") + " " + strings.Join(ports, ",")
 }
-
-// TestPortsCostTheirSlices: an event is one of the slices that it changes for the viewer, and of no others.
-func TestPortsCostTheirSlices(t *testing.T) {
-	s := storagetest.New(storagetest.Options{NodeName: "node1", KeepKubernetesEndpoint: true})
-	s.NodeLabels().Replace(nil)
-	s.Services().Replace(nil)
-	s.EndpointSlices().Replace(nil)
-	for node, pool := range map[string]string{"node1": "a", "node2": "b"} {
-		s.NodeLabels().Apply(wiretest.NodeWith(node, map[string]string{"pool": pool}))
-	}
-	s.Services().Apply(wiretest.Service("svc", `["pool","*"]`))
-	s.EndpointSlices().Apply(wiretest.Object(sliceFrom(t, "web", web)))
-	s.EndpointSlices().Apply(wiretest.Object(sliceFrom(t, "both", both)))
-	cursor := watchNow(t, s.History)
-	here := sliceFrom(t, "here", admin)
-	here.Endpoints[0].NodeName = new("node1")
-	s.EndpointSlices().Apply(wiretest.Object(here))
-	// admin has a pod here now, so that the slice of both ports shows neither that of the other pool nor leaves a port
-	// out.
-	expectTold(t, "a pod for admin", []string{"ADDED here", "MODIFIED both"}, cursor)
-	s.EndpointSlices().Remove("ns", "here")
-	expectTold(t, "it is gone", []string{"DELETED here", "MODIFIED both"}, cursor)
-	other := sliceFrom(t, "web", web)
-	other.Endpoints[1].Conditions.Ready = new(false)
-	s.EndpointSlices().Apply(wiretest.Object(other))
-	expectTold(t, "a change elsewhere", nil, cursor)
-}

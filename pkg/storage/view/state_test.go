@@ -227,17 +227,6 @@ func expectRevisionsKept(tb testing.TB, what string, before shownBefore, after *
 	}
 }
 
-func TestStateBeforeItIsKnown(t *testing.T) {
-	s := newStore()
-	if state, err := s.View.State(s.Name, time.Now()); err == nil || state != nil {
-		t.Errorf("got %v %v", state, err)
-	}
-	if s.View.AllowRestored() {
-		t.Error("restored from nothing")
-	}
-	expectUnserved(t, s)
-}
-
 func TestRestoredShowsTheSame(t *testing.T) {
 	before := newStore()
 	smallCloud().fill(before, inputsOf)
@@ -317,55 +306,6 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	}
 }
 
-// TestReturnOfTheUpstream: whatever the order in which the upstream's state comes, clients see nothing of it
-// until it is complete, and then the differences only.
-func TestReturnOfTheUpstream(t *testing.T) {
-	before := newStore()
-	smallCloud().fill(before, inputsOf)
-
-	now := smallCloud()
-	// This node moved to the other site, whose endpoints are not in the snapshot.
-	now[facts.InputNodes] = []*wire.Object{
-		wiretest.Node("node-a1", "b"), wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b"),
-	}
-	now[facts.InputServices] = append(now[facts.InputServices][:2:2], wiretest.Service("strict", `["zone"]`),
-		wiretest.Service("young", ""))
-	now[facts.InputEndpointSlices] = slices.Delete(now[facts.InputEndpointSlices], 3, 4)
-	want := newStore()
-	now.fill(want, inputsOf)
-
-	permutations(inputsOf, func(order []string) {
-		s := restored(t, before)
-		was := s.History.Revision()
-		cursors := watchAll(t, s, was)
-		for i, name := range order {
-			if s.History.Revision() != was {
-				t.Fatalf("%v: the history has changed after %d inputs", order, i)
-			}
-			expectSame(t, fmt.Sprintf("%v after %d inputs", order, i), s, before)
-			s.Input(name).Replace(now[name])
-			if i < len(order)-1 {
-				// A gateway that has lost its API server, before or after it brought the Services.
-				s.Input(facts.InputServices).SetAbsent()
-				// What comes after a list is held back with it.
-				s.Input(name).Apply(wiretest.Node("stray", "a"))
-				s.Input(name).Remove("", "stray")
-			}
-		}
-		expectSame(t, fmt.Sprint(order), s, want)
-		expectRevisionsKept(t, fmt.Sprint(order), shownOf(t, before), s, was)
-		if s.Restored() != nil || s.View.ServedSnapshot() != nil {
-			t.Errorf("%v: still restored", order)
-		}
-		<-s.Live()
-		differences := []string{"ADDED young", "DELETED strict-2", "MODIFIED ordered-1", "MODIFIED strict-1"}
-		expectTold(t, fmt.Sprint(order), differences, cursors...)
-		// From here on it is a Node like any other.
-		s.Services().Remove("ns", "young")
-		expectTold(t, fmt.Sprint(order), []string{"DELETED young"}, cursors...)
-	})
-}
-
 func permutations(of []string, visit func([]string)) {
 	if len(of) == 0 {
 		visit(nil)
@@ -374,32 +314,6 @@ func permutations(of []string, visit func([]string)) {
 	for i, first := range of {
 		rest := slices.Delete(slices.Clone(of), i, i+1)
 		permutations(rest, func(order []string) { visit(append([]string{first}, order...)) })
-	}
-}
-
-// TestStateIsNotServedIfTheUpstreamIsThere in time. What is as it was keeps its revision nevertheless.
-func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
-	before := newStore()
-	smallCloud().fill(before, inputsOf)
-	state, last := stateOf(t, before), before.History.Revision()
-	now := smallCloud()
-	now[facts.InputServices] = now[facts.InputServices][:1]
-	want := newStore()
-	now.fill(want, inputsOf)
-	for _, process := range []func(*facts.State, uint64) *storagetest.Node{restarted, restartedLate} {
-		s := process(state, last)
-		for _, name := range inputsOf {
-			expectUnserved(t, s)
-			s.Input(name).Replace(now[name])
-		}
-		if s.View.AllowRestored() || s.View.ServedSnapshot() != nil {
-			t.Error("restored over the truth")
-		}
-		expectSame(t, "synced", s, want)
-		expectRevisionsKept(t, "synced", shownOf(t, before), s, last)
-		if _, err := s.History.Watch(served.Services, last); !errors.Is(err, history.ErrExpired) {
-			t.Errorf("a client of the process before got %v", err)
-		}
 	}
 }
 
@@ -419,23 +333,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	s := restored(t, before)
 	was := s.History.Revision()
 	now.fill(s, inputsOf)
-	revisions := func(s *storagetest.Node) map[string]uint64 {
-		all := map[string]uint64{}
-		for name, o := range shownOf(t, s) {
-			all[name] = o.Revision
-		}
-		return all
-	}
-	for name, was := range revisions(before) {
-		switch is := revisions(s)[name]; {
-		case name == "services ns/ordered":
-			if is <= was {
-				t.Errorf("%s has another annotation now, and the revision %d, %d before", name, is, was)
-			}
-		case is != was || is > last:
-			t.Errorf("%s is as it was, and has the revision %d, %d before", name, is, was)
-		}
-	}
+	expectRevisionsKept(t, "after the return", shownOf(t, before), s, last)
 	// ordered-1 shows node-a2 by either of the annotations.
 	expectTold(t, "after the return", []string{"MODIFIED ordered"}, watchAll(t, s, was)...)
 	// And it is not for one restart only: what is kept is kept again.
@@ -444,50 +342,35 @@ func TestRevisionsOverARestart(t *testing.T) {
 	expectRevisionsKept(t, "a second restart", shownOf(t, s), again, s.History.Revision())
 }
 
-// TestARevisionIsOfOneContent: what a process shows of a snapshot does not follow from the snapshot alone. Where it is
-// not what the process before showed, the revision must not be that of before: an informer that finds an object with
-// the revision that it has takes it for the same, and tells nobody of the difference.
+// TestARevisionIsOfOneContent: what a process shows of a snapshot does not follow from the snapshot alone, but from its
+// flag of the local API server, too. Where it is not what the process before showed, the revision must not be that of
+// before: an informer that finds an object with the revision that it has takes it for the same, and tells nobody.
 func TestARevisionIsOfOneContent(t *testing.T) {
-	t.Run("nodes that are no longer called dead", func(t *testing.T) {
-		before := newStore()
-		smallCloud().fill(before, inputsOf)
-		before.SetDoubted(facts.Dead, nodeSet("node-a2"))
-		last := before.History.Revision()
-		if got := nodesShown(t, before.History, "strict-1"); got != "node-a1" {
-			t.Fatalf("the process before shows %s", got)
+	options := func(f *facts.Facts, port string, after uint64) view.Options {
+		local, err := view.ParseLocalEndpoint("169.254.0.1", port)
+		if err != nil {
+			t.Fatal(err)
 		}
-		after := restored(t, before)
-		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
-		smallCloud().fill(after, inputsOf)
-		expectRevisionsKept(t, "with the upstream's state", shownOf(t, before), after, last)
-	})
-	t.Run("another local API server", func(t *testing.T) {
-		options := func(f *facts.Facts, port string, after uint64) view.Options {
-			local, err := view.ParseLocalEndpoint("169.254.0.1", port)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return view.Options{
-				Facts: f, Viewer: view.Node("node-a1"), LocalEndpoint: local,
-				History: history.Options{Revisions: history.NewRevisions(after)},
-			}
+		return view.Options{
+			Facts: f, Viewer: view.Node("node-a1"), LocalEndpoint: local,
+			History: history.Options{Revisions: history.NewRevisions(after)},
 		}
-		wrap := func(f *facts.Facts, v *view.View) *storagetest.Node {
-			return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History()}
-		}
-		f := facts.New(facts.Options{NodeName: "node-a1"})
-		before := wrap(f, view.New(options(f, "51003", 1000)))
-		smallCloud().fill(before, inputsOf)
-		before.Services().Apply(wiretest.Service("default/kubernetes", ""))
-		before.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
-		last := before.History.Revision()
+	}
+	wrap := func(f *facts.Facts, v *view.View) *storagetest.Node {
+		return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History()}
+	}
+	f := facts.New(facts.Options{NodeName: "node-a1"})
+	before := wrap(f, view.New(options(f, "51003", 1000)))
+	smallCloud().fill(before, inputsOf)
+	before.Services().Apply(wiretest.Service("default/kubernetes", ""))
+	before.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
+	last := before.History.Revision()
 
-		f = facts.New(facts.Options{NodeName: "node-a1"})
-		f.Restore(stateOf(t, before))
-		after := wrap(f, view.New(options(f, "51004", last)))
-		after.View.AllowRestored()
-		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
-	})
+	f = facts.New(facts.Options{NodeName: "node-a1"})
+	f.Restore(stateOf(t, before))
+	after := wrap(f, view.New(options(f, "51004", last)))
+	after.View.AllowRestored()
+	expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
 }
 
 // annotated are the Endpoints default/kubernetes that name a local API server.
@@ -502,30 +385,6 @@ func kubernetesSlice() *discoveryv1.EndpointSlice {
 	s := wiretest.SliceOf("default/kubernetes", "kubernetes")
 	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}}
 	return s
-}
-
-// TestDeadNodesOfASnapshot: the health service is no upstream; what it says is not held back.
-func TestDeadNodesOfASnapshot(t *testing.T) {
-	before := newStore()
-	smallCloud().fill(before, inputsOf)
-	s := restored(t, before)
-	was := s.History.Revision()
-	s.SetDoubted(facts.Dead, nodeSet("node-a2"))
-	if got := nodesShown(t, s.History, "strict-1"); got != "node-a1" {
-		t.Errorf("shows %s", got)
-	}
-	o, err := s.History.Get(served.EndpointSlices, inNS("strict-1"), 0)
-	if err != nil || o.Revision <= was {
-		t.Errorf("it has the revision %d, %v", o.Revision, err)
-	}
-	cursor := watchFrom(t, s.History, served.EndpointSlices, was)
-	// With node-a2 dead there is nothing near for "ordered".
-	expectTold(t, "node-a2 is dead", []string{"MODIFIED ordered-1", "MODIFIED strict-1"}, cursor)
-	smallCloud().fill(s, inputsOf)
-	want := newStore()
-	smallCloud().fill(want, inputsOf)
-	want.SetDoubted(facts.Dead, nodeSet("node-a2"))
-	expectSame(t, "with the upstream's state", s, want)
 }
 
 // TestNothingIsShownOfWhatIsHeldBack, of any input, complete or not; and then it comes as one change.
@@ -609,18 +468,6 @@ func expectLegacy(t *testing.T, what string, s *storagetest.Node, want string) {
 	}
 }
 
-func TestLegacyEndpointsAreInTheState(t *testing.T) {
-	s := newStore()
-	smallCloud().fill(s, inputsOf)
-	if sectionOf(stateOf(t, s), facts.InputEndpoints) != nil {
-		t.Error("they are not followed, but are in the State")
-	}
-	if section := sectionOf(stateOf(t, legacyStore()), facts.InputEndpoints); section == nil ||
-		len(section.Objects) != 1 || len(section.Shown) != 1 {
-		t.Fatalf("the State has %+v", section)
-	}
-}
-
 // TestLegacyEndpointsAreForgotten when the upstream's state is complete and has none: nobody who asks for them later is
 // to get those of the snapshot for current ones.
 func TestLegacyEndpointsAreForgotten(t *testing.T) {
@@ -682,19 +529,6 @@ func TestLegacyEndpointsThatAreNotFollowedAnyMore(t *testing.T) {
 	s.Forget(served.Endpoints)
 	smallCloud().fill(s, inputsOf)
 	expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
-}
-
-// TestA404AfterAListOfARestoredNode: a resource that the upstream has listed is not taken away by a 404, also while
-// what was listed is held back.
-func TestA404AfterAListOfARestoredNode(t *testing.T) {
-	s := restored(t, legacyStore())
-	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
-	s.Endpoints().SetAbsent()
-	smallCloud().fill(s, inputsOf)
-	if _, err := s.History.Readable(served.Endpoints); err != nil {
-		t.Fatal(err)
-	}
-	expectLegacy(t, "the upstream listed it", s, "10.0.0.2")
 }
 
 // TestKubernetesEndpointIsRestored: it is rewritten as before, by the annotations that were known.
@@ -912,7 +746,15 @@ func TestRandomRestart(t *testing.T) {
 		start := s.History.Revision()
 		order := slices.Clone(inputsOf)
 		random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		now.fill(s, order)
+		for i, input := range order {
+			if serves && s.History.Revision() != start {
+				t.Fatalf("%s: %d inputs of %v are shown before the others are there", what, i, order)
+			}
+			s.Input(input).Replace(now[input])
+		}
+		if s.Restored() != nil || s.View.ServedSnapshot() != nil {
+			t.Fatalf("%s: it is still restored", what)
+		}
 		want := newStore()
 		want.SetDoubted(facts.Dead, deadNow)
 		now.fill(want, inputsOf)

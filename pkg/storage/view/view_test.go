@@ -13,13 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/internal/testkit/liveheap"
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -57,15 +55,6 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 	})
 }
 
-// TestTheKubernetesEndpointHoldsTheViewBack, until it is known how default/kubernetes is to be shown.
-func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
-	s := storagetest.New(storagetest.Options{NodeName: "n"})
-	cloud{}.fill(s, inputsOf)
-	expectReadable(t, "before", s.History, served.EndpointSlices, served.ErrNotReady)
-	s.KubernetesEndpoints().Replace(nil)
-	expectReadable(t, "then", s.History, served.EndpointSlices, nil)
-}
-
 // fiftyServices has a slice each, of which every tenth has an endpoint on node-b2, the others one on node-b1. What is
 // returned is what watchers are told when those of node-b2 change.
 func fiftyServices(s *storagetest.Node, keys string) (told []string) {
@@ -97,32 +86,6 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 	s.NodeLabels().Apply(wiretest.NodeWith("node-b2", map[string]string{"zone": "a", "other": "x"}))
 	if s.History.Revision() != before {
 		t.Error("an unrelated label made events")
-	}
-}
-
-func TestARelistEmitsOnlyDifferences(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Replace([]*wire.Object{
-		wiretest.Service("same", ""), wiretest.Service("goes", ""), wiretest.Service("changes", ""),
-	})
-	cursor := watchFrom(t, s.History, served.Services, s.History.Revision())
-	s.Services().Replace([]*wire.Object{
-		wiretest.Service("same", ""), wiretest.Service("changes", `["zone"]`), wiretest.Service("comes", ""),
-	})
-	expectTold(t, "a new list", []string{"ADDED comes", "DELETED goes", "MODIFIED changes"}, cursor)
-}
-
-// TestDeletedAndCreatedAgainIsTwoEvents: under one name, but another UID.
-func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(wiretest.Service("svc", ""))
-	cursor := watchFrom(t, s.History, served.Services, s.History.Revision())
-	s.Services().Replace([]*wire.Object{
-		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}}),
-	})
-	events, _ := next(t, cursor)
-	if len(events) != 2 || events[0].Type != watch.Deleted || events[1].Type != watch.Added {
-		t.Fatalf("%+v", events)
 	}
 }
 
@@ -209,21 +172,6 @@ func TestTheMemoryOfAService(t *testing.T) {
 		t.Errorf("a Service takes %d bytes of the heap, want %d at most", held, most)
 	}
 	runtime.KeepAlive(s)
-}
-
-// TestRevisionsGrowAcrossRestarts: a later process starts above all that an earlier one gave out.
-func TestRevisionsGrowAcrossRestarts(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	for i := range 1000 {
-		s.Services().Apply(wiretest.Service("svc", fmt.Sprintf(`["k%d"]`, i)))
-	}
-	again := syncedStore(t, storagetest.Options{After: s.History.Revision()})
-	if again.History.Revision() <= s.History.Revision() {
-		t.Errorf("%d after %d", again.History.Revision(), s.History.Revision())
-	}
-	if _, err := again.History.Watch(served.Services, s.History.Revision()); !errors.Is(err, history.ErrExpired) {
-		t.Errorf("resuming from before the restart: %v", err)
-	}
 }
 
 // TestNothingIsCountedThatIsGone: the indexes of package facts and the view itself have tests of their own.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
@@ -145,22 +146,12 @@ func waitsForTheUpstream(t *testing.T) {
 	time.Sleep(addressInterval)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
 	api.Forget()
-	soon.UntilQuiet(t, func() string {
-		if f.state("nodes").Err == nil {
-			return "the source of the nodes has not failed yet"
-		}
-		return ""
-	})
+	f.expectState("nodes", func(s follow.State) bool { return s.Err != nil })
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
 		t.Errorf("while the link is down: listed %v, %v", listed, err)
 	}
 	api.Behave(upstreamtest.Behaviour{})
-	soon.UntilQuiet(t, func() string {
-		if err := f.state("nodes").Err; err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	f.expectState("nodes", func(s follow.State) bool { return s.Err == nil })
 	if listed, err := f.upstream.ListAddresses(t.Context()); !listed || err != nil ||
 		addressesOf(f.store) != "10.0.0.1=node0" {
 		t.Errorf("when it is up: listed %v, %v: %s", listed, err, addressesOf(f.store))
@@ -202,6 +193,15 @@ func listsSiteAddresses(t *testing.T) {
 			return ""
 		})
 	}
+	sites := func(nodes int) {
+		t.Helper()
+		soon.UntilQuiet(t, func() string {
+			if len(f.store.Site()) != nodes {
+				return fmt.Sprint(f.store.Site())
+			}
+			return ""
+		})
+	}
 	expect("at first", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2]]", 1)
 	if r := addressLists(api)[0]; fmt.Sprint(r.Query["labelSelector"]) != "[zone=a]" ||
 		!strings.Contains(r.Header.Get("User-Agent"), "+site-addresses") {
@@ -210,12 +210,7 @@ func listsSiteAddresses(t *testing.T) {
 	other = other.DeepCopy()
 	other.Labels["zone"] = "a"
 	api.Put(other)
-	soon.UntilQuiet(t, func() string {
-		if len(f.store.Site()) != 3 {
-			return fmt.Sprint(f.store.Site())
-		}
-		return ""
-	})
+	sites(3)
 	time.Sleep(siteAgain)
 	expect("relabelled", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2] node2:[10.0.0.3]]", 2)
 	api.Put(nodeAt("node1", "10.0.0.9"))
@@ -228,12 +223,7 @@ func listsSiteAddresses(t *testing.T) {
 	// A node that has just come has no address yet.
 	late := nodeAt("node3")
 	api.Put(late)
-	soon.UntilQuiet(t, func() string {
-		if len(f.store.Site()) != 4 {
-			return fmt.Sprint(f.store.Site())
-		}
-		return ""
-	})
+	sites(4)
 	time.Sleep(siteAgain)
 	expect("without an address", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 5)
 	api.Put(nodeAt("node3", "10.0.0.4"))

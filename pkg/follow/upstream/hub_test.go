@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
@@ -135,12 +136,7 @@ func TestAHubThatIsAway(t *testing.T) {
 	b := startBehindHub(t, http.StatusNotFound)
 	awayIs := func(absent bool) {
 		t.Helper()
-		soon.UntilQuiet(t, func() string {
-			if state := b.state(SourceShare); state.Err == nil || state.Absent != absent {
-				return fmt.Sprintf("%+v", state)
-			}
-			return ""
-		})
+		b.expectState(SourceShare, func(s follow.State) bool { return s.Err != nil && s.Absent == absent })
 	}
 	awayIs(true)
 	if got := b.names(served.Services); !strings.Contains(got, "not synced") {

@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -175,6 +174,17 @@ func (f *follower) state(name string) follow.State {
 	return follow.State{}
 }
 
+// expectState waits until the state of a source is so.
+func (f *follower) expectState(source string, is func(follow.State) bool) {
+	f.t.Helper()
+	soon.UntilQuiet(f.t, func() string {
+		if s := f.state(source); !is(s) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+}
+
 // events are what the Store's log holds of a resource after a revision.
 func (f *follower) events(r *served.Resource, after uint64) string {
 	f.t.Helper()
@@ -227,19 +237,6 @@ func TestSyncsThrough(t *testing.T) {
 	}
 }
 
-// TestBecomesReadyWithoutStreamingLists: caching edge proxies accept sendInitialEvents and never send the
-// bookmark, as the upstream here does. So it must not be asked for.
-func TestBecomesReadyWithoutStreamingLists(t *testing.T) {
-	t.Parallel()
-	f := followNew(t, upstreamtest.Behaviour{})
-	f.expectSynced()
-	for _, r := range f.api.Requests() {
-		if _, ok := r.Query["sendInitialEvents"]; ok {
-			t.Errorf("%s %s asks for initial events: %v", r.Method, r.Path, r.Query)
-		}
-	}
-}
-
 // TestRequests: protobuf is preferred, of other nodes only metadata is asked for, of the own node all, and legacy
 // Endpoints only on demand.
 func TestRequests(t *testing.T) {
@@ -252,6 +249,10 @@ func TestRequests(t *testing.T) {
 		if !strings.HasPrefix(accept, runtime.ContentTypeProtobuf) ||
 			!strings.Contains(accept, runtime.ContentTypeJSON) {
 			t.Errorf("%s: Accept %q", r.Path, accept)
+		}
+		// Caching edge proxies accept it, and never send the bookmark that ends the initial events.
+		if r.Query["sendInitialEvents"] != nil {
+			t.Errorf("%s: initial events are asked for: %v", r.Path, r.Query)
 		}
 		metadataOnly := strings.Contains(accept, "as=PartialObjectMetadata")
 		switch {
@@ -330,21 +331,11 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	f.api.Forget()
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.expect(served.Services, "a,b,d")
-	soon.UntilQuiet(t, func() string {
-		if now := f.state("services").Lists; now <= lists {
-			return "no relist"
-		}
-		return ""
-	})
+	f.expectState("services", func(s follow.State) bool { return s.Lists > lists })
 	if got, want := f.events(served.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
 		t.Errorf("got events %q, want %q", got, want)
 	}
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("endpointslices"); s.Err != nil || s.Lists < 2 {
-			return fmt.Sprintf("%+v", s)
-		}
-		return ""
-	})
+	f.expectState("endpointslices", func(s follow.State) bool { return s.Err == nil && s.Lists >= 2 })
 	if got := f.events(served.EndpointSlices, before); got != "" {
 		t.Errorf("nothing of the slices changed, got events %q", got)
 	}
@@ -358,45 +349,6 @@ func freeAddress(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("127.0.0.1:%d", port)
-}
-
-// TestRefusedConnectionThenBack: before the first list nothing is served, after it the cache is.
-func TestRefusedConnectionThenBack(t *testing.T) {
-	t.Parallel()
-	address := freeAddress(t)
-	api := smallCluster()
-	f := start(t, api, &rest.Config{Host: "http://" + address})
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("services"); s.Synced || s.Err == nil || !strings.Contains(s.Err.Error(), "refused") {
-			return fmt.Sprintf("the state does not tell the reason: %+v", s)
-		}
-		return ""
-	})
-	f.expect(served.Services, served.ErrNotReady.Error())
-
-	stop := serveAt(t, address, api, nil)
-	f.expectSynced()
-	before := f.store.History.Revision()
-	stop()
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("services"); s.Err == nil || !s.Synced {
-			return fmt.Sprintf("%+v", s)
-		}
-		return ""
-	})
-	f.expect(served.Services, "a,b,c")
-	api.Put(service("d"))
-	serveAt(t, address, api, nil)
-	f.expect(served.Services, "a,b,c,d")
-	if got := f.events(served.Services, before); got != "ADDED d" {
-		t.Errorf("got events %q", got)
-	}
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("services"); s.Err != nil {
-			return fmt.Sprintf("the state still tells an error: %v", s.Err)
-		}
-		return ""
-	})
 }
 
 // serveAt serves on an address, with TLS if there is a certificate, until the test ends or it is stopped.
@@ -436,20 +388,10 @@ func TestAbsentResource(t *testing.T) {
 	f.expect(served.Services, "a,b,c")
 	f.expect(served.EndpointSlices, served.ErrAbsent.Error())
 	// The state follows what is served.
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
-			return fmt.Sprintf("got %+v", s)
-		}
-		return ""
-	})
+	f.expectState("endpointslices", func(s follow.State) bool { return s.Absent && s.Err != nil })
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.expect(served.EndpointSlices, "a-1")
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("endpointslices"); s.Absent || !s.Synced {
-			return fmt.Sprintf("got %+v", s)
-		}
-		return ""
-	})
+	f.expectState("endpointslices", func(s follow.State) bool { return !s.Absent && s.Synced })
 }
 
 // TestAbsentEndpointsHoldNothingUp: where the upstream no longer serves legacy Endpoints, the annotations of
@@ -484,11 +426,8 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	g := start(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
-	soon.UntilQuiet(t, func() string {
-		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
-			return fmt.Sprintf("%+v", s)
-		}
-		return ""
+	g.expectState("services", func(s follow.State) bool {
+		return s.Err != nil && strings.Contains(s.Err.Error(), "certificate")
 	})
 	g.expect(served.Services, served.ErrNotReady.Error())
 }
@@ -519,40 +458,8 @@ func TestBookmarksAreContact(t *testing.T) {
 		{Type: watch.Bookmark, Object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4711"}}},
 	}})
 	f.expectSynced()
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("services"); s.ResourceVersion != "4711" || s.LastContact.IsZero() {
-			return fmt.Sprintf("%+v", s)
-		}
-		return ""
-	})
-}
-
-// TestUpstreamUnderAPath: a lite-apiserver or a gateway may serve under a prefix.
-func TestUpstreamUnderAPath(t *testing.T) {
-	t.Parallel()
-	api := smallCluster()
-	host := serve(t, http.StripPrefix("/clusters/one", api))
-	f := start(t, api, &rest.Config{Host: host + "/clusters/one"})
-	f.expectSynced()
-}
-
-// TestThousandsOfEventsArrive: none is lost and the last state is the right one.
-func TestThousandsOfEventsArrive(t *testing.T) {
-	t.Parallel()
-	f := followNew(t, upstreamtest.Behaviour{})
-	f.expectSynced()
-	before := f.store.History.Revision()
-	const changes = 500
-	for i := range changes {
-		changed := service("a")
-		changed.Labels = map[string]string{"n": strconv.Itoa(i)}
-		f.api.Put(changed)
-	}
-	soon.UntilQuiet(t, func() string {
-		if n := strings.Count(f.events(served.Services, before), "MODIFIED a"); n != changes {
-			return fmt.Sprintf("%d events of %d", n, changes)
-		}
-		return ""
+	f.expectState("services", func(s follow.State) bool {
+		return s.ResourceVersion == "4711" && !s.LastContact.IsZero()
 	})
 }
 
@@ -610,49 +517,13 @@ func TestDemandOutsideOfRun(t *testing.T) {
 	}
 }
 
-// TestListWithoutRevisionIsWatchedFromItsNewestItem: a watch from nowhere in particular would bring everything
-// again, or miss what happened since the list.
-func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
-	t.Parallel()
-	for _, jsonOnly := range []bool{false, true} {
-		f := followNew(t, upstreamtest.Behaviour{NoListRevision: true, JSONOnly: jsonOnly})
-		f.expectSynced()
-		c, err := f.store.History.Get(served.Services, types.NamespacedName{Namespace: "default", Name: "c"}, 0)
-		if err != nil || c == nil {
-			t.Fatalf("got %v, %v", c, err)
-		}
-		watches := 0
-		soon.UntilQuiet(t, func() string {
-			for _, r := range f.api.Requests() {
-				if r.Path != "/api/v1/services" || r.Query["watch"] == nil {
-					continue
-				}
-				watches++
-				// Two nodes and three Services were put in after revision 100; c is the last.
-				if got := strings.Join(r.Query["resourceVersion"], ","); got != "105" {
-					t.Fatalf("JSON %v: the watch starts at %q, want 105", jsonOnly, got)
-				}
-			}
-			if watches == 0 {
-				return "no watch yet"
-			}
-			return ""
-		})
-	}
-}
-
 // TestNamelessObjectInAList: the list is not taken for complete, and the state tells why.
 func TestNamelessObjectInAList(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
 	f := start(t, api, &rest.Config{Host: serve(t, api)})
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("services"); s.Synced || !errors.Is(s.Err, follow.ErrNoName) {
-			return fmt.Sprintf("%+v", s)
-		}
-		return ""
-	})
+	f.expectState("services", func(s follow.State) bool { return !s.Synced && errors.Is(s.Err, follow.ErrNoName) })
 	f.expect(served.Services, served.ErrNotReady.Error())
 	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
 	f.expectSynced()
@@ -669,12 +540,7 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
 	f.api.Forget()
 	for _, name := range []string{"services", "endpointslices", "nodes", "node", "endpoints", "kubernetes-endpoints"} {
-		soon.UntilQuiet(t, func() string {
-			if s := f.state(name); s.Err == nil {
-				return fmt.Sprintf("it is not known that the upstream fails: %+v", s)
-			}
-			return ""
-		})
+		f.expectState(name, func(s follow.State) bool { return s.Err != nil })
 	}
 	f.expectSynced()
 	f.expect(served.Endpoints, "kubernetes")
@@ -761,12 +627,7 @@ func TestDismiss(t *testing.T) {
 	f.expect(served.Endpoints, "kubernetes")
 	f.upstream.Dismiss(served.Endpoints)
 	f.store.Forget(served.Endpoints)
-	soon.UntilQuiet(t, func() string {
-		if s := f.state("endpoints"); s.Started || s.Synced {
-			return fmt.Sprintf("it is still followed: %+v", s)
-		}
-		return ""
-	})
+	f.expectState("endpoints", func(s follow.State) bool { return !s.Started && !s.Synced })
 	f.api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "meanwhile"}})
 	f.expect(served.Endpoints, served.ErrNotReady.Error())
 	f.upstream.Demand(served.Endpoints)

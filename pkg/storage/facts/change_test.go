@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 

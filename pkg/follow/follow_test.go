@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 // TestStartAndStop: both may be called at any time and any number of times, and nothing is heard after a stop.
@@ -673,31 +672,6 @@ func TestHangingWatch(t *testing.T) {
 			t.Errorf("%+v", state)
 		}
 	})
-}
-
-// TestWatchesAreShortUntilABookmark: see shortWatch.
-func TestWatchesAreShortUntilABookmark(t *testing.T) {
-	t.Parallel()
-	s := &Source{}
-	for marks, limit := range map[bool]time.Duration{false: 150 * time.Second, true: 150 * time.Second} {
-		s.bookmarks.Store(marks)
-		for _, seconds := range []int{60, 119, 300, 599} {
-			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet,
-				fmt.Sprintf("http://x/?watch=true&timeoutSeconds=%d", seconds), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !marks && seconds > 120 {
-				continue // not asked for before a bookmark came
-			}
-			if got := s.noteResponse(r); got > limit {
-				t.Errorf("bookmarks %v, timeoutSeconds %d: %s", marks, seconds, got)
-			}
-		}
-	}
-	if 2*shortWatch+apiclient.WatchMargin > 150*time.Second {
-		t.Error("the longest short watch hangs for longer than 150 s")
-	}
 }
 
 // TestWatchesAreLongAfterABookmark: a watch is renewed every minute or two until the upstream has sent a bookmark,

@@ -108,39 +108,6 @@ func (r *restorable) expectEqual(when string) {
 	}
 }
 
-// TestRestored: a source has what a restored API server has after one reconnect: what was lost is gone, and what is new
-// is there.
-func TestRestored(t *testing.T) {
-	for name, during := range map[string]func(*restorable){
-		"nothing happens": func(*restorable) {},
-		"the link is down": func(r *restorable) {
-			r.cutLink()
-			r.sleep(time.Minute)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				r := w.restorable()
-				r.takeBackup()
-				r.put("late")
-				r.sleep(time.Second)
-				r.expectEqual("before")
-				during(r)
-				r.restore()
-				r.answer(nil, "services")
-				r.sleep(23 * time.Second)
-				r.expectEqual("after one reconnect")
-				if lists := r.source.State().Lists; lists != 2 {
-					t.Errorf("%d lists", lists)
-				}
-				r.put("new")
-				r.sleep(time.Second)
-				r.expectEqual("and then")
-			})
-		})
-	}
-}
-
 // TestRestoredAndPassed: no version shows a restore after which as much was written as before. A list heals it: soon
 // after a break of some minutes, and else within half a day or so.
 func TestRestoredAndPassed(t *testing.T) {

@@ -192,6 +192,17 @@ func (w *wrapper) servesSnapshot() string {
 	return ""
 }
 
+// expectAway waits until the wrapper knows that its upstream is away.
+func (w *wrapper) expectAway() {
+	w.t.Helper()
+	soon.UntilQuiet(w.t, func() string {
+		if w.proxy.link.Away() == nil {
+			return "the upstream is taken to be there"
+		}
+		return ""
+	})
+}
+
 // expectNothing checks that none of the wrappers serves anything, whatever is asked for, until the time is over.
 func expectNothing(t *testing.T, during time.Duration, wrappers map[string]*wrapper) {
 	t.Helper()
@@ -465,54 +476,6 @@ func (w *wrapper) list(path string) metav1.PartialObjectMetadataList {
 	return list
 }
 
-// TestRevisionsOverARestart: a client that lists again after the wrapper was restarted finds what did not change with
-// the revisions that it knows, whether the snapshot was served meanwhile or not.
-func TestRevisionsOverARestart(t *testing.T) {
-	t.Parallel()
-	if !onMachineUpFor(t, longUp) {
-		return
-	}
-	api := smallCluster()
-	dir := filepath.Join(t.TempDir(), "state")
-	revisions := func(w *wrapper) string {
-		var all []string
-		for _, path := range []string{services, endpointSlices, "/api/v1/nodes?fieldSelector=metadata.name%3Dnode0"} {
-			w.expectSoon(http.StatusOK, path) // a wrapper is ready before it has its Node
-			for _, o := range w.list(path).Items {
-				all = append(all, o.Name+" "+o.ResourceVersion)
-			}
-		}
-		return strings.Join(all, ", ")
-	}
-	first := startReady(t, api, keepingState(dir))
-	want := revisions(first)
-	first.end()
-
-	second := startBefore(t, refusing(t), keepingState(dir))
-	soon.UntilQuiet(t, second.servesSnapshot)
-	if got := revisions(second); got != want {
-		t.Errorf("of the snapshot: got %s, want %s", got, want)
-	}
-	second.end()
-
-	third := startReady(t, api, keepingState(dir))
-	if got := revisions(third); got != want {
-		t.Errorf("of the upstream's state: got %s, want %s", got, want)
-	}
-	api.Put(service("s", `["zone","*"]`))
-	soon.UntilQuiet(t, func() string {
-		got := revisions(third)
-		if got == want {
-			return "the change is not served"
-		}
-		return ""
-	})
-	if got := revisions(third); strings.Contains(got, strings.Split(want, ", ")[0]) ||
-		!strings.Contains(got, strings.Split(want, ", ")[1]) {
-		t.Errorf("only the Service changed: got %s, before %s", got, want)
-	}
-}
-
 // TestNobodyIsTakenBackInTime: a client that has seen a newer state than the snapshot's waits for the upstream; others
 // are served.
 func TestNobodyIsTakenBackInTime(t *testing.T) {
@@ -719,12 +682,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	}
 	second.expectSaid("another process uses the state directory")
 	third := startBefore(t, refusing(t), keepingState(dir))
-	soon.UntilQuiet(t, func() string {
-		if third.proxy.link.Away() == nil {
-			return "an upstream that refuses connections is taken to be there"
-		}
-		return ""
-	})
+	third.expectAway()
 	expectNothing(t, time.Second, map[string]*wrapper{"without the directory": third})
 	third.end()
 	second.end()
@@ -853,33 +811,16 @@ func TestStateDirThatCannotBeUsed(t *testing.T) {
 // caller, and pile up here.
 func TestCallsFailSoonWhileTheUpstreamIsAway(t *testing.T) {
 	t.Parallel()
-	// A peer that takes connections and never says a word.
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	// A peer that takes connections and never says a word, once the sources know that it is away.
 	var silent atomic.Bool
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if !silent.Load() {
-				_ = conn.Close() // the sources learn that the upstream is away
-				continue
-			}
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
+	w := startBefore(t, connected(t, func(conn net.Conn) {
+		if silent.Load() {
+			sayNothing(conn)
+		} else {
+			hangUp(conn)
 		}
-	}()
-	w := startBefore(t, "http://"+listener.Addr().String(), nil)
-	soon.UntilQuiet(t, func() string {
-		if w.proxy.link.Away() == nil {
-			return "an upstream that breaks every connection is taken to be there"
-		}
-		return ""
-	})
+	}), nil)
+	w.expectAway()
 	silent.Store(true)
 	began := time.Now()
 	code, body := w.get("/api/v1/namespaces/default/pods", "Authorization", "Bearer somebody")

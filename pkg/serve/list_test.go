@@ -23,17 +23,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// TestWatchFalseIsAList: SuperEdge's wrapper took it for a watch.
-func TestWatchFalseIsAList(t *testing.T) {
-	c := newSyncedCluster(t, service("s"))
-	for _, value := range []string{"false", "0", "False", "f"} {
-		list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?watch="+value))
-		if len(list.Items) != 1 {
-			t.Errorf("watch=%s: got %v", value, list)
-		}
-	}
-}
-
 func TestSelectorsOfLists(t *testing.T) {
 	headless := labelled(service("headless"), map[string]string{"app": "x"})
 	headless.Spec.ClusterIP = corev1.ClusterIPNone

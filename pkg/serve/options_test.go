@@ -84,6 +84,7 @@ func TestParseOptions(t *testing.T) {
 		{"watch", collection, func(o Options) bool { return o.Watch }},
 		{"watch=false", collection, func(o Options) bool { return !o.Watch }},
 		{"watch=0", collection, func(o Options) bool { return !o.Watch }},
+		{"watch=False", collection, func(o Options) bool { return !o.Watch }},
 		{"", RequestInfo{Verb: "watch"}, func(o Options) bool { return o.Watch }},
 		{"resourceVersion=0", collection, func(o Options) bool { return o.Revision == 0 }},
 		{

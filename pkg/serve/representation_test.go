@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -139,22 +138,6 @@ func TestMetadataWatch(t *testing.T) {
 				t.Errorf("%s: event %d has not the change: %+v", contentType, i, partial)
 			}
 		}
-	}
-}
-
-// TestKubectlAsksForTables: kubectl asks for a Table first, which there is none of, and takes objects as JSON.
-func TestKubectlAsksForTables(t *testing.T) {
-	c := newSyncedCluster(t, service("web"))
-	var got struct {
-		Kind  string
-		Items []corev1.Service
-	}
-	r := c.get(servicesPath, "Accept", asTable+","+asJSON)
-	if err := json.Unmarshal(r.body, &got); err != nil || got.Kind != "ServiceList" || len(got.Items) != 1 {
-		t.Errorf("got %d %s: %v", r.code, r.body, err)
-	}
-	if s := c.get(servicesPath, "Accept", asTable).status(t); s.Code != http.StatusNotAcceptable {
-		t.Errorf("a Table alone: got %+v, want 406", s)
 	}
 }
 

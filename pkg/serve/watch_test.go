@@ -208,49 +208,6 @@ func TestBookmarksMoveWithOtherResources(t *testing.T) {
 	}
 }
 
-// TestNothingIsDroppedForASlowWatcher: SuperEdge's wrapper had channels of 100 that dropped what did not fit.
-// Here a watcher that does not read for thousands of events gets every one of them, and holds no other client up.
-func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
-	const events = 5000
-	for _, accept := range bothEncodings {
-		t.Run(accept, func(t *testing.T) {
-			c := newSyncedCluster(t, service("s"))
-			slow := c.watch(servicesPath, "", accept)
-			quick := c.watch(servicesPath, "", accept)
-			for i := range events {
-				c.apply(labelled(service("s"), map[string]string{"n": strconv.Itoa(i)}))
-			}
-			for name, w := range map[string]*stream{"quick": quick, "slow": slow} {
-				w.expect("ADDED s")
-				for i := range events {
-					e := w.next()
-					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified ||
-						got != strconv.Itoa(i) {
-						t.Fatalf("%s: event %d: got %s %s", name, i, e.Type, got)
-					}
-				}
-			}
-		})
-	}
-}
-
-// TestWatcherThatFallsOffTheLogIsToldSo: an ERROR event with 410, on which clients list again.
-func TestWatcherThatFallsOffTheLogIsToldSo(t *testing.T) {
-	for _, accept := range bothEncodings {
-		t.Run(accept, func(t *testing.T) {
-			c := newCluster(t, func(o *storagetest.Options, _ *Server) { o.LogEvents = 2 })
-			c.sync()
-			w := c.watch(servicesPath, "", accept)
-			// More than the socket's buffers hold, so that the watcher blocks and then lags.
-			filler := strings.Repeat("x", 200<<10)
-			for i := range 200 {
-				c.apply(labelled(service("big"), map[string]string{"n": strconv.Itoa(i), "filler": filler}))
-			}
-			w.expectExpired()
-		})
-	}
-}
-
 // TestClientThatNeverReadsIsCutOff: it must not keep a goroutine and its buffers.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {

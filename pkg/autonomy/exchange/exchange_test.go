@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -105,30 +104,6 @@ func TestWords(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-// TestStart: nodes that all start at the same time know each other's pods within a few seconds.
-func TestStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nodes := newSite(t, newLAN(), 3)
-		sendAway(nodes)
-		defer startAll(nodes)()
-		begun := time.Now()
-		for i, n := range nodes {
-			n.runs("p=10.0." + string(rune('0'+i)) + ".1")
-		}
-		for known := 0; known < 6; {
-			time.Sleep(10 * time.Millisecond)
-			known = 0
-			for _, n := range nodes {
-				known += len(n.Words())
-			}
-			if time.Since(begun) > settle {
-				t.Fatalf("only %d words are known after %s", known, settle)
-			}
-		}
-		t.Logf("all words were known after %s", time.Since(begun))
 	})
 }
 
@@ -261,39 +236,6 @@ func TestSeveralAddresses(t *testing.T) {
 			nodes[0].expect("alive", nodes[0].alive(), "n1")
 			nodes[1].expect("alive", nodes[1].alive(), "n0")
 		}
-	})
-}
-
-// TestSplit: two halves of a site each keep their own, and find each other again.
-func TestSplit(t *testing.T) {
-	inSite(t, 6, func(_ *testing.T, l *lan, nodes []*node) {
-		for i, n := range nodes {
-			n.away.Store(true)
-			n.runs("p=10.0." + string(rune('0'+i)) + ".1")
-		}
-		time.Sleep(settle)
-		half := func(a netip.Addr) bool { return a.As4()[3] > 3 }
-		l.setCut(func(from, to netip.Addr) bool { return half(from) != half(to) })
-		time.Sleep(time.Minute)
-		for i, n := range nodes {
-			own, other := []string{"n0", "n1", "n2"}, []string{"n3", "n4", "n5"}
-			if i > 2 {
-				own, other = other, own
-			}
-			n.expect("silent", n.hidden(), strings.Join(other, " "))
-			n.expect("alive", n.alive(), strings.Join(slices.DeleteFunc(own,
-				func(name string) bool { return name == n.name }), " "))
-		}
-		nodes[1].runs("p=10.0.1.2")
-		time.Sleep(settle)
-		nodes[0].expect("n1 says", nodes[0].hears("n1"), "p=10.0.1.2")
-		nodes[3].expect("n1 said", nodes[3].hears("n1"), "p=10.0.1.1")
-		mendCut(l)
-		time.Sleep(2 * settle)
-		for _, n := range nodes {
-			n.expect("silent", n.hidden(), "")
-		}
-		nodes[3].expect("n1 says", nodes[3].hears("n1"), "p=10.0.1.2")
 	})
 }
 
@@ -725,110 +667,6 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// TestSlots: a program without the key, at the address of a neighbour, keeps five connections on which it says nothing.
-func TestSlots(t *testing.T) {
-	inSite(t, 2, func(t *testing.T, l *lan, nodes []*node) {
-		t.Helper()
-		nodes[0].runs("a=10.0.0.1")
-		ctx, stop := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for range 5 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					conn, err := l.Dial(ctx, nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
-					if err == nil {
-						_, _ = io.Copy(io.Discard, conn)
-						_ = conn.Close()
-					}
-					time.Sleep(time.Millisecond)
-				}
-			})
-		}
-		time.Sleep(3 * time.Second)
-		sendAway(nodes)
-		heard := 0
-		for range 120 {
-			time.Sleep(time.Second)
-			if nodes[1].hears("n0") != "unknown" {
-				heard++
-			}
-		}
-		if heard < 100 {
-			t.Errorf("in 2 minutes n1 knew the pods of n0 for %d s; ignored %v; n1: %v", heard, nodes[0].reasons,
-				nodes[1].Status().Unreached)
-		}
-		stop()
-		wg.Wait()
-	})
-}
-
-// TestOneWay: n0 cannot open connections to n1 (a firewall of n1), but n1 asks n0 every second. On that connection n0
-// asks n1.
-func TestOneWay(t *testing.T) {
-	inSite(t, 2, func(t *testing.T, _ *lan, nodes []*node) {
-		t.Helper()
-		nodes[1].runs("b=10.0.1.1")
-		sendAway(nodes)
-		time.Sleep(settle)
-		nodes[0].stop()
-		nodes[0].dial = func(ctx context.Context, _ netip.Addr, _ netip.AddrPort) (net.Conn, error) {
-			<-ctx.Done()
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
-		}
-		nodes[0].start()
-		nodes[0].runs("a=10.0.0.1")
-		for range 30 {
-			time.Sleep(time.Second)
-			nodes[0].expect("silent, although it asks every second", nodes[0].hidden(), "")
-		}
-		nodes[1].expect("n0 says", nodes[1].hears("n0"), "a=10.0.0.1")
-		nodes[0].expect("n1 says", nodes[0].hears("n1"), "b=10.0.1.1")
-	})
-}
-
-// TestHungWrapper: the kernel of a machine whose wrapper hangs still takes connections. After 10 s it is suspected, and
-// never silent; nor is one that refuses connections.
-func TestHungWrapper(t *testing.T) {
-	inSite(t, 3, func(t *testing.T, l *lan, nodes []*node) {
-		t.Helper()
-		for _, n := range nodes {
-			n.runs("p=10.0.0.1" + n.name[1:])
-		}
-		sendAway(nodes)
-		time.Sleep(settle)
-		for _, hangs := range []bool{true, false} {
-			nodes[2].stop()
-			var listener net.Listener
-			if hangs {
-				var err error
-				if listener, err = l.Listen(netip.AddrPortFrom(nodes[2].address, testPort)); err != nil {
-					t.Fatal(err)
-				}
-				go func() {
-					for err := error(nil); err == nil; { // the kernel takes them, and nobody reads
-						_, err = listener.Accept()
-					}
-				}()
-			}
-			time.Sleep(8 * time.Second)
-			nodes[0].expect("suspected", nodes[0].suspects(), "")
-			time.Sleep(7 * time.Second)
-			nodes[0].expect("suspected", nodes[0].suspects(), "n2")
-			time.Sleep(time.Minute)
-			nodes[0].expect("suspected", nodes[0].suspects(), "n2")
-			nodes[0].expect("silent", nodes[0].hidden(), "")
-			if hangs {
-				_ = listener.Close()
-			}
-			nodes[2].start()
-			time.Sleep(2 * settle)
-			nodes[0].expect("suspected", nodes[0].suspects(), "")
-			nodes[0].expect("alive", nodes[0].alive(), "n1 n2")
-		}
-		nodes[2].stop()
-	})
-}
-
 // TestOtherVersion: nodes of which one has another version of the protocol know that the others are alive, whoever of
 // them can open a connection, and nothing of their pods.
 func TestOtherVersion(t *testing.T) {
@@ -863,27 +701,6 @@ func TestOtherVersion(t *testing.T) {
 			nodes[1].expect("alive", nodes[1].alive(), "")
 		})
 	}
-}
-
-// TestShutdown: a node that is shut down in an orderly way is as silent as one that loses its power.
-func TestShutdown(t *testing.T) {
-	inSite(t, 3, func(t *testing.T, l *lan, nodes []*node) {
-		t.Helper()
-		for _, n := range nodes {
-			n.runs("p=10.0.0.1" + n.name[1:])
-		}
-		sendAway(nodes)
-		time.Sleep(settle)
-		nodes[2].stop()
-		isolate(l, nodes[2].address)
-		begun := time.Now()
-		for nodes[0].hidden() == "" && time.Since(begun) < 10*time.Minute {
-			time.Sleep(100 * time.Millisecond)
-		}
-		if took := time.Since(begun); took > 12*time.Second {
-			t.Errorf("it took %s", took)
-		}
-	})
 }
 
 // parties are between whom a connection is, as one of them sees it.
@@ -1000,38 +817,6 @@ func TestParseKeys(t *testing.T) {
 			t.Errorf("%q: got %v", test.content, err)
 		}
 	}
-}
-
-// TestOneWayWithoutNeed: a firewall lets only n1 open a connection to n0. The cloud was there for an hour, and goes
-// from n0 alone.
-func TestOneWayWithoutNeed(t *testing.T) {
-	inSite(t, 2, func(t *testing.T, _ *lan, nodes []*node) {
-		t.Helper()
-		nodes[0].stop()
-		nodes[0].dial = func(ctx context.Context, _ netip.Addr, _ netip.AddrPort) (net.Conn, error) {
-			<-ctx.Done()
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
-		}
-		nodes[0].start()
-		nodes[0].runs("a=10.0.0.1")
-		nodes[1].runs("b=10.0.1.1")
-		time.Sleep(time.Hour)
-		nodes[0].away.Store(true)
-		unknown, silent := 0, 0
-		for range 600 {
-			time.Sleep(time.Second)
-			if nodes[0].hears("n1") == "unknown" {
-				unknown++
-			}
-			if nodes[0].hidden() != "" {
-				silent++
-			}
-		}
-		if unknown > 15 || silent > 0 {
-			t.Errorf("n1 is alive and can connect: for %d s of 600 its pods are not known, for %d s it is silent",
-				unknown, silent)
-		}
-	})
 }
 
 // TestIdleServices: neighbours hear of every Service in which a pod is idle, and read a bounded number of them.

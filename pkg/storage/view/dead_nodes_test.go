@@ -1,7 +1,6 @@
 package view_test
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"testing"
@@ -50,20 +49,6 @@ func TestHiddenEndpointsAreCounted(t *testing.T) {
 		if got := addressesShown(t, s, "governed"); got != step.shown {
 			t.Errorf("step %d, %v dead: the governed Endpoints show %s, want %s", i, step.dead, got, step.shown)
 		}
-	}
-}
-
-// TestADeadNodeTouchesOnlyItsSlices: the others keep their revision, and the same set again changes nothing.
-func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	want := fiftyServices(s, "")
-	cursor := watchNow(t, s.History)
-	for _, dead := range []map[string]struct{}{nodeSet("node-b2", "stranger"), nil} {
-		s.SetDoubted(facts.Dead, dead)
-		expectTold(t, fmt.Sprint(dead, " dead"), want, cursor)
-		_, changed := next(t, cursor)
-		s.SetDoubted(facts.Dead, dead)
-		expectWoken(t, fmt.Sprint(dead, " dead again"), changed, false)
 	}
 }
 

@@ -1,7 +1,6 @@
 package view_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -135,28 +133,4 @@ func withLabel(labels map[string]string) map[string]string {
 		with[key] = value
 	}
 	return with
-}
-
-// TestACursorThatFellOffTheLog must list again, and so must a watch from where it was. A new one follows.
-func TestACursorThatFellOffTheLog(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{LogEvents: 3})
-	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
-	start := s.History.Revision()
-	cursor := watchFrom(t, s.History, served.EndpointSlices, start)
-	for range 2 {
-		s.NodeLabels().Apply(wiretest.Node("node-b1", "a"))
-		s.NodeLabels().Apply(wiretest.Node("node-b1", "b"))
-	}
-	if events, _, err := cursor.Next(100); !errors.Is(err, history.ErrExpired) {
-		t.Errorf("got %v, %v", events, err)
-	}
-	if _, err := s.History.Watch(served.EndpointSlices, start); !errors.Is(err, history.ErrExpired) {
-		t.Errorf("a watch from before: %v", err)
-	}
-	cursor = watchFrom(t, s.History, served.EndpointSlices, s.History.Revision())
-	s.EndpointSlices().Remove("ns", "svc-1")
-	if events, _, err := cursor.Next(100); err != nil || len(events) != 1 {
-		t.Errorf("after that: %v, %v", events, err)
-	}
 }

@@ -202,39 +202,6 @@ func TestDoubtsOfAPublishingService(t *testing.T) {
 	}
 }
 
-// TestLivePodsTouchOnlyTheirSlices: a pod that moves is an event of its own slice alone.
-func TestLivePodsTouchOnlyTheirSlices(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	for i := range 20 {
-		name := fmt.Sprintf("svc-%d", i)
-		s.Services().Apply(wiretest.Service(name, ""))
-		s.EndpointSlices().Apply(wiretest.Slice(name, name, "node-a1"))
-	}
-	s.Services().Apply(wiretest.Service("svc", ""))
-	s.EndpointSlices().Apply(wiretest.Slice("pods", "svc", "node-a1", "node-a2"))
-	live := runs("0=10.0.0.0")
-	for i := range 20 {
-		key := facts.PodKey{
-			Namespace: "ns", Name: fmt.Sprintf("svc-%d-0", i), UID: "uid-0",
-		}
-		live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.0")}, Serving: true}
-	}
-	before := s.History.Revision()
-	cursor := watchFrom(t, s.History, served.EndpointSlices, before)
-	s.SetLivePods("node-a1", live)
-	if now := s.History.Revision(); now != before {
-		t.Errorf("all pods are as the upstream says, and the revision went from %d to %d", before, now)
-	}
-	moved := runs("0=10.0.0.9")
-	for key, pod := range live.Pods {
-		if key != podKey("0") {
-			moved.Pods[key] = pod
-		}
-	}
-	s.SetLivePods("node-a1", moved)
-	expectTold(t, "a pod moved", []string{"MODIFIED pods"}, cursor)
-}
-
 // TestExplainLivePods: explain shows what is shown, and says whose word it is.
 func TestExplainLivePods(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})

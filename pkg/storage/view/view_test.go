@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
@@ -70,22 +71,44 @@ func fiftyServices(s *storagetest.Node, keys string) (told []string) {
 	return told
 }
 
-// TestRelabelTouchesOnlyItsSlices: of many slices, only those with endpoints on the relabelled node get a new
-// revision, and they do get one.
-func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	want := fiftyServices(s, `["zone"]`)
-	cursor := watchNow(t, s.History)
-	s.NodeLabels().Apply(wiretest.Node("node-b2", "a"))
-	expectTold(t, "relabelled", want, cursor)
-	if got := nodesShown(t, s.History, "svc-10"); got != "node-a1,node-b2" {
-		t.Errorf("shows %s", got)
+// TestChangesTouchOnlyTheirSlices: of many slices, only those with endpoints on a node that is relabelled, dies or
+// lives again, or whose pods move, get a new revision, and they do get one. The same again changes nothing.
+func TestChangesTouchOnlyTheirSlices(t *testing.T) {
+	podsAt := func(address string) *facts.LivePods { // of all slices, on whichever node
+		live := &facts.LivePods{Pods: map[facts.PodKey]facts.LivePod{}}
+		for i := range 50 {
+			key := facts.PodKey{Namespace: "ns", Name: fmt.Sprintf("svc-%d-1", i), UID: "uid-1"}
+			live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr(address)}, Serving: true}
+		}
+		return live
 	}
-	// A label that governs nothing changes nothing.
-	before := s.History.Revision()
-	s.NodeLabels().Apply(wiretest.NodeWith("node-b2", map[string]string{"zone": "a", "other": "x"}))
-	if s.History.Revision() != before {
-		t.Error("an unrelated label made events")
+	for keys, steps := range map[string][]func(*storagetest.Node){
+		"": {
+			func(s *storagetest.Node) { s.SetDoubted(facts.Dead, nodeSet("node-b2", "stranger")) },
+			func(s *storagetest.Node) { s.SetDoubted(facts.Dead, nil) },
+			func(s *storagetest.Node) { s.SetLivePods("node-b2", podsAt("10.0.0.9")) },
+			func(s *storagetest.Node) { s.SetLivePods("node-b2", podsAt("10.0.0.1")) },
+		},
+		`["zone"]`: {
+			func(s *storagetest.Node) { s.NodeLabels().Apply(wiretest.Node("node-b2", "a")) },
+			func(s *storagetest.Node) {
+				s.NodeLabels().Apply(wiretest.NodeWith("node-b2", map[string]string{"zone": "b", "other": "x"}))
+			},
+		},
+	} {
+		s := syncedStore(t, storagetest.Options{})
+		want := fiftyServices(s, keys)
+		cursor := watchNow(t, s.History)
+		s.SetLivePods("node-b1", podsAt("10.0.0.1"))
+		s.NodeLabels().Apply(wiretest.NodeWith("node-b1", map[string]string{"zone": "b", "other": "x"}))
+		expectTold(t, "what is as it was, and a label that governs nothing", nil, cursor)
+		for i, step := range steps {
+			step(s)
+			expectTold(t, fmt.Sprintf("keys %s, step %d", keys, i), want, cursor)
+			_, woken := next(t, cursor)
+			step(s)
+			expectWoken(t, fmt.Sprintf("keys %s, step %d again", keys, i), woken, false)
+		}
 	}
 }
 

@@ -2,15 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -34,8 +32,8 @@ func (s versioned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestCheck: findings as a table, as JSON and as YAML, and the exit codes.
 func TestCheck(t *testing.T) {
 	// Hardly anything may be read, and nothing is known to be wrong.
-	few := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &corev1.NodeList{}},
-		forbidden: "/customresourcedefinitions"}, "v1.37.1"}
+	few := versioned{serving(t, "", "/api/v1/nodes"), "v1.37.1"}
+	few.forbidden = "/customresourcedefinitions"
 	o := call(t, few, "check")
 	if o.code != flags.ExitFailure || o.stderr != "" || !strings.Contains(o.stdout,
 		"UNKNOWN  DaemonSet: it could not be read") ||
@@ -81,17 +79,9 @@ func TestCheck(t *testing.T) {
 
 // TestCheckInstall: the files for a cluster go to stdout alone.
 func TestCheckInstall(t *testing.T) {
-	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
-		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1+k3s1",
-			OperatingSystem: "linux",
-			Architecture:    "amd64"}}}
-	s := versioned{server{objects: map[string]runtime.Object{
-		"/api/v1/nodes":              &corev1.NodeList{Items: []corev1.Node{node}},
-		"/api/v1/pods":               &corev1.PodList{},
-		"/apis/apps/v1/daemonsets":   &metav1.PartialObjectMetadataList{},
-		"/apis/apps/v1/deployments":  &metav1.PartialObjectMetadataList{},
-		"/apis/apps/v1/statefulsets": &metav1.PartialObjectMetadataList{},
-	}}, "v1.37.1"}
+	s := versioned{serving(t, `{apiVersion: v1, kind: Node, metadata: {name: n0},
+ status: {nodeInfo: {kubeletVersion: v1.37.1+k3s1, operatingSystem: linux, architecture: amd64}}}`, "/api/v1/pods",
+		"/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments", "/apis/apps/v1/statefulsets"), "v1.37.1"}
 	for format, want := range map[string]string{"kustomization": "# edge/kustomization.yaml\n",
 		"values": "image:\n  registry: example.org\n  tag: \"v7\"\ndistribution: k3s\n"} {
 		o := call(t, s, "check", "--pre", "--registry=example.org", "--tag=v7", "-o", format)
@@ -108,14 +98,12 @@ func TestCheckInstall(t *testing.T) {
 
 // TestManyFindings: a table has the first of those that are alike, and counts the others.
 func TestManyFindings(t *testing.T) {
-	var nodes corev1.NodeList
-	for range 30 {
-		nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
-			Labels: map[string]string{"superedge.io/application-grid": "true"}}})
+	nodes := ""
+	for i := range 30 {
+		nodes += fmt.Sprintf("---\n{apiVersion: v1, kind: Node, metadata: {name: n%d, "+
+			"labels: {superedge.io/application-grid: \"true\"}}}\n", i)
 	}
-	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes,
-		"/api/v1/pods": &corev1.PodList{}}},
-		"v1.37.1"}
+	s := versioned{serving(t, nodes, "/api/v1/pods"), "v1.37.1"}
 	narrow, wide := call(t, s, "check"), call(t, s, "check", "-o", "wide")
 	if n := strings.Count(narrow.stdout, "no application-grid-wrapper runs there"); n != 10 ||
 		!strings.Contains(narrow.stdout, "40 more findings like the ones above") {
@@ -127,23 +115,17 @@ func TestManyFindings(t *testing.T) {
 	}
 }
 
-// withAddress is shop with a Service that can be asked.
-func withAddress() server {
-	s := shop()
-	s.objects["/api/v1/namespaces/shop/services/echo-svc"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc",
-			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-	return s
-}
+// withAddress is a Service of shop that can be asked.
+const withAddress = `
+{apiVersion: v1, kind: Service, metadata: {name: echo-svc, namespace: shop, annotations: {topologyKeys: '["zone1"]'}},
+ spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}
+---
+`
 
 // TestProveFailures: what cannot be proved is said before anything is made.
 func TestProveFailures(t *testing.T) {
-	s := withAddress()
-	s.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n0",
-		Labels: map[string]string{"zone1": "east"}}}}}
-	s.objects["/api/v1/pods"] = &corev1.PodList{}
+	s := serving(t, withAddress+"{apiVersion: v1, kind: Node, metadata: {name: n0, labels: {zone1: east}}}", "/api/v1/pods",
+		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices")
 	noPods := s
 	noPods.forbidden = "/pods"
 	for _, test := range []struct {
@@ -205,33 +187,19 @@ func (s *proving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestProve: the table, the conclusion and the exit code, and that the pod is removed.
 func TestProve(t *testing.T) {
-	base := withAddress()
-	ready := corev1.NodeStatus{
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-	}
-	base.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{
-		{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east",
-			"superedge.io/application-grid": "static"}}, Status: ready},
-		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone1": "west",
-			"superedge.io/application-grid": "static"}}},
-	}}
-	base.objects["/api/v1/pods"] = &corev1.PodList{Items: []corev1.Pod{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "w"},
-		Spec: corev1.PodSpec{NodeName: "n0", Containers: []corev1.Container{{Name: "application-grid-wrapper",
-			Image: "w:v1"}}},
-	}}}
-	base.objects["/api/v1/namespaces/kube-system/pods"] = &corev1.PodList{}
-	endpoint := func(address, node string) discoveryv1.Endpoint {
-		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node),
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node}}
-	}
-	slice := discoveryv1.EndpointSlice{
-		Ports:     []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(8080))}},
-		Endpoints: []discoveryv1.Endpoint{endpoint("10.244.0.1", "n0"), endpoint("10.244.1.1", "n1")},
-	}
-	base.objects["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices"] = &discoveryv1.EndpointSliceList{
-		Items: []discoveryv1.EndpointSlice{slice},
-	}
+	base := serving(t, withAddress+`
+{apiVersion: v1, kind: Node, metadata: {name: n0, labels: {zone1: east, superedge.io/application-grid: static}},
+ status: {conditions: [{type: Ready, status: "True"}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone1: west, superedge.io/application-grid: static}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: w, namespace: kube-system},
+ spec: {nodeName: n0, containers: [{name: application-grid-wrapper, image: "w:v1"}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: echo-svc-1, namespace: shop},
+ ports: [{name: "", port: 8080}], endpoints: [
+ {addresses: [10.244.0.1], nodeName: n0, targetRef: {kind: Pod, name: echo-n0}},
+ {addresses: [10.244.1.1], nodeName: n1, targetRef: {kind: Pod, name: echo-n1}}]}`, "/api/v1/pods")
 	for _, test := range []struct {
 		message string
 		code    int

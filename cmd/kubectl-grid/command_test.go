@@ -3,75 +3,83 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // server is an API server that has these answers by path, and refuses some paths.
 type server struct {
-	objects   map[string]runtime.Object
+	objects   map[string]any
 	forbidden string
+}
+
+// serving is a server with the objects of manifests, the collections that they are in, and these collections of all
+// namespaces or without objects.
+func serving(t *testing.T, manifests string, collections ...string) server {
+	t.Helper()
+	s := server{objects: map[string]any{}}
+	for _, path := range collections {
+		s.objects[path] = list{Items: []map[string]any{}}
+	}
+	inNamespace := regexp.MustCompile(`/namespaces/[^/]+/`)
+	objects := clustertest.New(t, manifests).Objects
+	for _, path := range slices.Sorted(maps.Keys(objects)) {
+		object, collection := objects[path].Object, filepath.Dir(path)
+		s.objects[path] = object
+		in, _ := s.objects[collection].(list)
+		s.objects[collection] = list{append(in.Items, object)}
+		everywhere := inNamespace.ReplaceAllString(collection, "/")
+		if in, ok := s.objects[everywhere].(list); ok && everywhere != collection {
+			s.objects[everywhere] = list{append(in.Items, object)}
+		}
+	}
+	return s
+}
+
+// list is a list as JSON.
+type list struct {
+	Items []map[string]any `json:"items"`
 }
 
 func (s server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.forbidden != "" && strings.Contains(r.URL.Path, s.forbidden) {
-		answer(w, http.StatusForbidden, &metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusForbidden,
-			Reason:  metav1.StatusReasonForbidden,
-			Message: `nodes is forbidden: User "jane" cannot list resource "nodes"`,
-		})
+		answer(w, http.StatusForbidden, failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+			`nodes is forbidden: User "jane" cannot list resource "nodes"`, ""))
 		return
 	}
 	object, ok := s.objects[r.URL.Path]
 	switch {
 	case ok && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"):
-		answer(w, http.StatusOK, onlyMetadata(object))
+		var items []any
+		for _, item := range object.(list).Items {
+			items = append(items, map[string]any{"metadata": item["metadata"]})
+		}
+		answer(w, http.StatusOK, map[string]any{"kind": "PartialObjectMetadataList",
+			"apiVersion": "meta.k8s.io/v1", "items": items})
 	case ok:
 		answer(w, http.StatusOK, object)
 	case strings.Contains(r.URL.Path, "/services/") || strings.Contains(r.URL.Path, "/servicegrids/"):
 		name := filepath.Base(r.URL.Path)
-		answer(w, http.StatusNotFound, &metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusNotFound,
-			Reason:  metav1.StatusReasonNotFound,
-			Message: `services "` + name + `" not found`, Details: &metav1.StatusDetails{Name: name, Kind: "services"},
-		})
+		answer(w, http.StatusNotFound, failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+			`services "`+name+`" not found`, name))
 	default:
 		http.NotFound(w, r) // as kube-apiserver answers for what it does not serve
 	}
-}
-
-// onlyMetadata is a list as it is answered to who asks for metadata.
-func onlyMetadata(list runtime.Object) *metav1.PartialObjectMetadataList {
-	answer := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList",
-		APIVersion: "meta.k8s.io/v1"}}
-	_ = meta.EachListItem(list, func(item runtime.Object) error {
-		object := item.(metav1.ObjectMetaAccessor).GetObjectMeta()
-		answer.Items = append(answer.Items, metav1.PartialObjectMetadata{
-			TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), Labels: object.GetLabels(),
-				Annotations: object.GetAnnotations(), OwnerReferences: object.GetOwnerReferences(),
-				CreationTimestamp: object.GetCreationTimestamp(),
-			},
-		})
-		return nil
-	})
-	return answer
 }
 
 func answer(w http.ResponseWriter, code int, object any) {
@@ -119,56 +127,53 @@ func writeKubeconfig(t *testing.T, url string) string {
 }
 
 // shop is a server with a grid of two sites, one of which lacks a pod, and its Service.
-func shop() server {
-	ready := v1.SiteState{Phase: v1.SiteReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
-	missing := v1.SiteState{Phase: v1.SiteProgressing, Replicas: 2, ReadyReplicas: 1, UpdatedReplicas: 2,
-		AvailableReplicas: 1, Template: "small"}
-	conditions := []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}}
-	owner := func(kind string) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{Kind: kind, Name: "echo", UID: "u", Controller: ptr.To(true)}}
-	}
-	child := func(name string) metav1.PartialObjectMetadata {
-		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
-			OwnerReferences: owner("DeploymentGrid")}}
-	}
-	node := func(name, site string) corev1.Node {
-		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone1": site}}}
-	}
-	deploymentGrids := &v1.DeploymentGridList{Items: []v1.DeploymentGrid{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{
-			GridUniqKey:  "zone1",
-			TemplatePool: map[string]v1.Template{"small": {Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}},
-		},
-		Status: v1.WorkloadGridStatus{Sites: 2, States: map[string]v1.SiteState{"east": ready, "west": missing},
-			Conditions: conditions},
-	}}}
-	service := corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "echo-svc", OwnerReferences: owner("ServiceGrid"),
-		Annotations: map[string]string{"topologyKeys": `["zone1"]`},
-	}}
-	return server{objects: map[string]runtime.Object{
-		"/apis/superedge.io/v1/namespaces/shop/deploymentgrids":  deploymentGrids,
-		"/apis/superedge.io/v1/namespaces/shop/statefulsetgrids": &v1.StatefulSetGridList{},
-		"/apis/superedge.io/v1/namespaces/shop/servicegrids": &v1.ServiceGridList{Items: []v1.ServiceGrid{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"},
-			Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1"},
-			Status:     v1.ServiceGridStatus{Sites: 2, Conditions: conditions},
-		}}},
-		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{
-			Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")},
-		},
-		"/api/v1/namespaces/shop/services":          &corev1.ServiceList{Items: []corev1.Service{service}},
-		"/api/v1/namespaces/shop/services/echo-svc": &service,
-		"/api/v1/namespaces/shop/pods": &corev1.PodList{Items: []corev1.Pod{{
-			ObjectMeta: metav1.ObjectMeta{Name: "echo-west-1"},
-			Spec:       corev1.PodSpec{NodeSelector: map[string]string{"zone1": "west"}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
-				Status: corev1.ConditionFalse,
-				Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
-		}}},
-		"/api/v1/nodes": &corev1.NodeList{Items: []corev1.Node{node("n1", "east"), node("n2", "west")}},
-		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices": &discoveryv1.EndpointSliceList{},
-	}}
+func shop(t *testing.T, more ...string) server {
+	t.Helper()
+	return serving(t, `
+apiVersion: superedge.io/v1
+kind: DeploymentGrid
+metadata: {name: echo, namespace: shop}
+spec: {gridUniqKey: zone1, templatePool: {small: {selector: {matchLabels: {app: echo}}}}}
+status:
+  sites: 2
+  states:
+    east: {phase: Ready, replicas: 2, readyReplicas: 2, updatedReplicas: 2, availableReplicas: 2}
+    west: {phase: Progressing, replicas: 2, readyReplicas: 1, updatedReplicas: 2, availableReplicas: 1, template: small}
+  conditions: [{type: Ready, status: "True", reason: Ready}]
+---
+apiVersion: superedge.io/v1
+kind: ServiceGrid
+metadata: {name: echo, namespace: shop}
+spec: {gridUniqKey: zone1}
+status: {sites: 2, conditions: [{type: Ready, status: "True", reason: Ready}]}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: echo-svc
+  namespace: shop
+  annotations: {topologyKeys: '["zone1"]'}
+  ownerReferences: [{kind: ServiceGrid, name: echo, uid: u, controller: true}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: echo-west-1, namespace: shop}
+spec: {nodeSelector: {zone1: west}}
+status:
+  conditions: [{type: PodScheduled, status: "False", reason: Unschedulable, message: "0/2 nodes\nare available"}]
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone1: east}}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {zone1: west}}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: echo-east, namespace: shop,
+ ownerReferences: [{kind: DeploymentGrid, name: echo, uid: u, controller: true}]}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: echo-west, namespace: shop,
+ ownerReferences: [{kind: DeploymentGrid, name: echo, uid: u, controller: true}]}}
+---
+`+strings.Join(more, "---\n"), "/apis/superedge.io/v1/namespaces/shop/statefulsetgrids",
+		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices")
 }
 
 // squeeze returns a text without the spaces between columns, and without what the server does not answer: few of these
@@ -185,7 +190,7 @@ func squeeze(text string) string {
 
 func TestStatus(t *testing.T) {
 	// SuperEdge's cluster has no DaemonSetGrid: that is no failure.
-	o := call(t, shop(), "status")
+	o := call(t, shop(t), "status")
 	want := `KIND GRID KEY SITE DESIRED READY UPDATED STATE
 DeploymentGrid echo zone1 east 2 2 2 Ready
 DeploymentGrid echo zone1 west 2 1 2 Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available
@@ -193,22 +198,22 @@ ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc for 2 sites`
 	if o.code != exitProblems || squeeze(o.stdout) != want || o.stderr != "" {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
-	o = call(t, shop(), "status", "dg/echo", "-o", "wide", "--problems")
+	o = call(t, shop(t), "status", "dg/echo", "-o", "wide", "--problems")
 	want = `KIND GRID KEY SITE DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE
 DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available`
 	if o.code != exitProblems || squeeze(o.stdout) != want {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
-	if o = call(t, shop(), "status", "servicegrids"); o.code != flags.ExitFailure {
+	if o = call(t, shop(t), "status", "servicegrids"); o.code != flags.ExitFailure {
 		t.Errorf("a healthy grid of a cluster that cannot be read: got %+v", o)
 	}
-	if o = call(t, shop(), "status", "sg", "--problems"); o.code != flags.ExitFailure || squeeze(o.stdout) != "" || o.stderr != "" {
+	if o = call(t, shop(t), "status", "sg", "--problems"); o.code != flags.ExitFailure || squeeze(o.stdout) != "" || o.stderr != "" {
 		t.Errorf("got %+v", o)
 	}
-	if o = call(t, shop(), "status", "ssg"); o.code != 0 || o.stderr != "No grids found in shop namespace.\n" {
+	if o = call(t, shop(t), "status", "ssg"); o.code != 0 || o.stderr != "No grids found in shop namespace.\n" {
 		t.Errorf("none is no problem: got %+v", o)
 	}
-	if o = call(t, shop(), "status", "ssg", "-o", "json"); o.code != 0 ||
+	if o = call(t, shop(t), "status", "ssg", "-o", "json"); o.code != 0 ||
 		squeeze(o.stdout) != "{\n\"kind\": \"GridStatusList\",\n\"apiVersion\": "+
 			"\"kubectl-grid.superedge.io/v1alpha1\",\n\"grids\": []\n}" {
 		t.Errorf("got %+v", o)
@@ -218,8 +223,8 @@ DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 p
 // TestEncodings: JSON and YAML say the same, and have the names that are documented.
 func TestEncodings(t *testing.T) {
 	for _, args := range []string{"status dg", "view echo-svc"} {
-		asJSON := call(t, shop(), append(strings.Fields(args), "-ojson")...)
-		asYAML := call(t, shop(), append(strings.Fields(args), "-oyaml")...)
+		asJSON := call(t, shop(t), append(strings.Fields(args), "-ojson")...)
+		asYAML := call(t, shop(t), append(strings.Fields(args), "-oyaml")...)
 		converted, err := yaml.YAMLToJSON([]byte(asYAML.stdout))
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +269,7 @@ west n2 open zone1 0/0 <none> - - -
 
 No endpoint is ready anywhere.`
 	for _, name := range []string{"echo-svc", "echo", "sg/echo", "svc/echo-svc"} {
-		if o := call(t, shop(), "view", name); o.code != flags.ExitFailure || squeeze(o.stdout) != want || o.stderr != "" {
+		if o := call(t, shop(t), "view", name); o.code != flags.ExitFailure || squeeze(o.stdout) != want || o.stderr != "" {
 			t.Errorf("%s: got %+v", name, o)
 		}
 	}
@@ -281,10 +286,8 @@ No endpoint is ready anywhere.`
 		{"else", "", 0, "is not governed"},
 		{"else", "", 0, "No endpoint is ready anywhere."},
 	} {
-		s := shop()
-		s.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "plain", Annotations: map[string]string{test.annotation: test.value},
-		}}
+		s := shop(t, fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: plain, namespace: shop,
+ annotations: {%s: %s}}}`, test.annotation, strconv.Quote(test.value)))
 		if o := call(t, s, "view", "plain"); o.code != test.code || !strings.Contains(o.stdout, test.says) {
 			t.Errorf("%+v: got %+v", test, o)
 		}
@@ -293,11 +296,11 @@ No endpoint is ready anywhere.`
 
 // TestFailures: a sentence that says what to change, and a code of its own.
 func TestFailures(t *testing.T) {
-	noNodes := shop()
+	noNodes := shop(t)
 	noNodes.forbidden = "/nodes"
-	noPods := shop()
+	noPods := shop(t)
 	noPods.forbidden = "/pods"
-	noGrids := shop()
+	noGrids := shop(t)
 	noGrids.forbidden = "/deploymentgrids"
 	for _, test := range []struct {
 		name   string
@@ -309,12 +312,12 @@ func TestFailures(t *testing.T) {
 		{"no CRDs", server{}, "status", flags.ExitFailure, "the server has no superedge.io/v1: install " +
 			"application-grid-controller"},
 		{"no CRD of the kind", server{}, "status dsg", flags.ExitFailure, "the server has no superedge.io/v1"},
-		{"no such grid", shop(), "status dg/absent", flags.ExitFailure,
+		{"no such grid", shop(t), "status dg/absent", flags.ExitFailure,
 			`deploymentgrids "absent" not found in namespace shop`},
-		{"no such grids", shop(), "status dg echo absent", flags.ExitFailure, `deploymentgrids "absent" not found`},
-		{"no such Service", shop(), "view absent", flags.ExitFailure,
+		{"no such grids", shop(t), "status dg echo absent", flags.ExitFailure, `deploymentgrids "absent" not found`},
+		{"no such Service", shop(t), "view absent", flags.ExitFailure,
 			"no Service and no ServiceGrid absent exists in namespace shop"},
-		{"no such Service, by kind", shop(), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
+		{"no such Service, by kind", shop(t), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
 		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems,
 			"Warning: the sites are those that the controller has reported, as nodes could not be read: nodes is forbidden"},
@@ -322,22 +325,22 @@ func TestFailures(t *testing.T) {
 			"could not be read"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,
 			"asking for nodes, whose labels are the sites: it could not be read"},
-		{"no such kind", shop(), "status pods", flags.ExitUsage,
+		{"no such kind", shop(t), "status pods", flags.ExitUsage,
 			`"pods" is not a kind of grid: must be one of deploymentgrids (dg), `},
-		{"no name", shop(), "status dg/", flags.ExitUsage, "give one KIND/NAME"},
-		{"two names", shop(), "status dg/a dg/b", flags.ExitUsage, "give one KIND/NAME"},
-		{"a name in all namespaces", shop(), "status dg/a -A", flags.ExitUsage, "leave out -A and -l, or the name"},
-		{"a name and labels", shop(), "status dg a -l x=y", flags.ExitUsage, "leave out -A and -l, or the name"},
-		{"a selector that is none", shop(), "status -l =,=", flags.ExitUsage, "--selector"},
-		{"no such output", shop(), "status -o xml", flags.ExitUsage, "must be table, wide, json or yaml"},
-		{"no Service", shop(), "view", flags.ExitUsage, "give the name of one Service"},
-		{"neither Service nor ServiceGrid", shop(), "view dg/echo", flags.ExitUsage,
+		{"no name", shop(t), "status dg/", flags.ExitUsage, "give one KIND/NAME"},
+		{"two names", shop(t), "status dg/a dg/b", flags.ExitUsage, "give one KIND/NAME"},
+		{"a name in all namespaces", shop(t), "status dg/a -A", flags.ExitUsage, "leave out -A and -l, or the name"},
+		{"a name and labels", shop(t), "status dg a -l x=y", flags.ExitUsage, "leave out -A and -l, or the name"},
+		{"a selector that is none", shop(t), "status -l =,=", flags.ExitUsage, "--selector"},
+		{"no such output", shop(t), "status -o xml", flags.ExitUsage, "must be table, wide, json or yaml"},
+		{"no Service", shop(t), "view", flags.ExitUsage, "give the name of one Service"},
+		{"neither Service nor ServiceGrid", shop(t), "view dg/echo", flags.ExitUsage,
 			"neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
-		{"no such flag", shop(), "view --no-such-flag", flags.ExitUsage, "--no-such-flag"},
-		{"a mistyped command", shop(), "statsu", flags.ExitUsage, "Did you mean this?\n\tstatus"},
-		{"no such command", shop(), "look", flags.ExitUsage, `unknown command "look"`},
-		{"no such context", shop(), "status --context absent", flags.ExitFailure, `context "absent" does not exist`},
-		{"no such kubeconfig", shop(), "status --kubeconfig /absent", flags.ExitFailure, "/absent"},
+		{"no such flag", shop(t), "view --no-such-flag", flags.ExitUsage, "--no-such-flag"},
+		{"a mistyped command", shop(t), "statsu", flags.ExitUsage, "Did you mean this?\n\tstatus"},
+		{"no such command", shop(t), "look", flags.ExitUsage, `unknown command "look"`},
+		{"no such context", shop(t), "status --context absent", flags.ExitFailure, `context "absent" does not exist`},
+		{"no such kubeconfig", shop(t), "status --kubeconfig /absent", flags.ExitFailure, "/absent"},
 	} {
 		if o := call(t, test.server, strings.Fields(test.args)...); o.code != test.code ||
 			!strings.Contains(o.stderr, test.says) {
@@ -400,7 +403,7 @@ func TestCompletion(t *testing.T) {
 		if !strings.HasSuffix(before, " ") {
 			word, fields = fields[len(fields)-1]+word, fields[:len(fields)-1]
 		}
-		o := call(t, shop(), append(append([]string{"__complete"}, fields...), word)...)
+		o := call(t, shop(t), append(append([]string{"__complete"}, fields...), word)...)
 		var got []string
 		for suggestion := range strings.Lines(o.stdout) {
 			if suggestion = strings.TrimSpace(suggestion); !strings.HasPrefix(suggestion, ":") {

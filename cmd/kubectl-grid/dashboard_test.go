@@ -15,7 +15,7 @@ import (
 
 // TestDashboard: the command prints the URL of a page that it serves, and ends well when it is interrupted.
 func TestDashboard(t *testing.T) {
-	api := httptest.NewServer(shop())
+	api := httptest.NewServer(shop(t))
 	defer api.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()

@@ -13,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
@@ -63,8 +62,8 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err) // a request of the client's
 	}
 	u.SetUID("made-up")
-	if object, ok := s.objects[r.URL.Path].(metav1.Object); ok {
-		u.SetUID(object.GetUID())
+	if s.objects[r.URL.Path] != nil {
+		u.SetUID("u") // as all have of clustertest
 	}
 	answer(w, http.StatusOK, u.Object)
 }
@@ -81,11 +80,11 @@ const echoGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: 
  templates: {west: small}, templatePool: {small: {selector: {}}}, template: {selector: {matchLabels: {app: x}}}}}`
 
 // noGrids is an API server with the nodes of shop, and without grids and workloads.
-func noGrids(refused string) *dryRuns {
-	return &dryRuns{refused: refused, server: server{objects: map[string]runtime.Object{
-		"/api/v1/nodes": shop().objects["/api/v1/nodes"],
-		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
-	}}}
+func noGrids(t *testing.T, refused string) *dryRuns {
+	t.Helper()
+	return &dryRuns{refused: refused, server: serving(t, `{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone1: east}}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {zone1: west}}}`, "/apis/apps/v1/namespaces/shop/deployments")}
 }
 
 // TestDiff: every request that could change something is a dry run; the exit codes are as documented.
@@ -122,7 +121,7 @@ func TestDiff(t *testing.T) {
 		if err := os.WriteFile(file, []byte(test.manifests), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := noGrids(test.refused)
+		s := noGrids(t, test.refused)
 		o := call(t, s, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
 		for _, says := range test.says {
 			if !strings.Contains(o.stdout+o.stderr, says) {
@@ -145,13 +144,13 @@ func TestDiffProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv(externalDiff, "echo compare")
-	if o := call(t, noGrids(""), "diff", "-f", file); o.code != exitDifferences ||
+	if o := call(t, noGrids(t, ""), "diff", "-f", file); o.code != exitDifferences ||
 		!strings.Contains(o.stdout,
 			"compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)
 	}
 	t.Setenv(externalDiff, "/nonexistent")
-	if o := call(t, noGrids(""), "diff", "-f", file); o.code != flags.ExitUsage ||
+	if o := call(t, noGrids(t, ""), "diff", "-f", file); o.code != flags.ExitUsage ||
 		!strings.Contains(o.stderr, "comparing with /nonexistent") {
 		t.Errorf("got %+v", o)
 	}

@@ -12,7 +12,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -56,12 +55,12 @@ func TestKubeconfig(t *testing.T) {
 	const system, edge = "/api/v1/namespaces/kube-system/", "/api/v1/namespaces/edge-system/"
 	const tokenOf = "token of " + system + "serviceaccounts/"
 	const info = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
-	kubeadm := map[string]runtime.Object{info: configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: "+
+	kubeadm := map[string]any{info: configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: "+
 		"[{name: '', cluster: {server: 'https://10.0.0.1:6443'}}]}")}
 	const year = 8760 * time.Hour
 	for name, test := range map[string]struct {
 		args          []string
-		objects       map[string]runtime.Object
+		objects       map[string]any
 		most          time.Duration
 		server, token string
 		code          int
@@ -87,7 +86,7 @@ func TestKubeconfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			authority := configMap("ca.crt", "the authority")
-			objects := map[string]runtime.Object{
+			objects := map[string]any{
 				system + "configmaps/kube-root-ca.crt": authority, edge + "configmaps/kube-root-ca.crt": authority,
 			}
 			maps.Copy(objects, test.objects)

@@ -7,14 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
@@ -29,48 +21,26 @@ func fakeKubectl(t *testing.T, code string) {
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// withEcho is shop with the DeploymentGrid echo by its name.
-func withEcho(change func(*v1.DeploymentGrid)) server {
-	s := shop()
-	list := s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids"].(*v1.DeploymentGridList)
-	grid := list.Items[0].DeepCopy()
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind("DeploymentGrid"))
-	if change != nil {
-		change(grid)
-	}
-	s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"] = grid
-	return s
-}
-
-// withPods is withEcho with two pods in each site, of which the second is ready. All have the same labels, as have all
-// pods of a grid.
-func withPods() server {
-	s := withEcho(nil)
-	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "echo"}}
-	pods := &corev1.PodList{}
+// withPods is shop with two pods in each site, of which the second is ready. All have the same labels, as have all pods
+// of a grid.
+func withPods(t *testing.T) server {
+	t.Helper()
+	var more []string
 	for _, site := range []string{"west", "east"} {
-		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+site] = &appsv1.Deployment{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-" + site},
-			Spec:       appsv1.DeploymentSpec{Selector: selector},
-		}
-		for i, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
-			pods.Items = append(pods.Items, corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "shop", Name: fmt.Sprintf("echo-%s-%d", site, i),
-					Labels: map[string]string{"app": "echo", appsv1.DefaultDeploymentUniqueLabelKey: "x"},
-					OwnerReferences: []metav1.OwnerReference{{
-						Kind: "ReplicaSet", Name: "echo-" + site + "-x", Controller: ptr.To(true),
-					}},
-				},
-				Status: corev1.PodStatus{
-					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
-				},
-			})
+		more = append(more, fmt.Sprintf(`
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: echo-%s, namespace: shop,
+ ownerReferences: [{kind: DeploymentGrid, name: echo, uid: u, controller: true}]},
+ spec: {selector: {matchLabels: {app: echo}}}}
+`, site))
+		for i, ready := range []string{"False", "True"} {
+			more = append(more, fmt.Sprintf(`
+{apiVersion: v1, kind: Pod, metadata: {name: echo-%[1]s-%[2]d, namespace: shop,
+ labels: {app: echo, pod-template-hash: x}, ownerReferences: [{kind: ReplicaSet, name: echo-%[1]s-x, controller: true}]},
+ status: {conditions: [{type: Ready, status: %[3]q}]}}
+`, site, i, ready))
 		}
 	}
-	s.objects["/api/v1/namespaces/shop/pods"] = pods
-	return s
+	return shop(t, more...)
 }
 
 // TestLogsAndExec: kubectl is run on a ready pod of the site, against the cluster that the flags lead to, and its exit
@@ -101,7 +71,7 @@ func TestLogsAndExec(t *testing.T) {
 		},
 	} {
 		fakeKubectl(t, test.code)
-		o := call(t, withPods(), strings.Fields(test.args)...)
+		o := call(t, withPods(t), strings.Fields(test.args)...)
 		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want ||
 			!strings.Contains(o.stderr, "has 2 pods; this is echo-") {
 			t.Errorf("%s: got %+v, want %s", test.args, o, want)
@@ -114,20 +84,21 @@ func TestLogsAndExec(t *testing.T) {
 
 // TestLogsOfACheck: the site's last Job is asked, of this grid and no other owner's.
 func TestLogsOfACheck(t *testing.T) {
-	s := withEcho(nil)
-	jobs := &batchv1.JobList{}
-	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = jobs
+	s := shop(t)
+	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = list{Items: []map[string]any{}}
 	fakeKubectl(t, "0")
 	if o := call(t, s, "logs", "dg/echo", "--site=west", "--check"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, `site "west" has no check`) {
 		t.Errorf("got %+v", o)
 	}
+	var all []string
 	for i, by := range []string{"u", "u", "another"} {
-		jobs.Items = append(jobs.Items, batchv1.Job{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("check-%d", i), CreationTimestamp: metav1.Unix(int64(i), 0),
-			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
-		}})
+		all = append(all, fmt.Sprintf(`
+{apiVersion: batch/v1, kind: Job, metadata: {name: check-%d, namespace: shop,
+ creationTimestamp: "2026-01-01T00:00:0%[1]dZ", ownerReferences: [{uid: %s, controller: true}]}}
+`, i, by))
 	}
+	s = shop(t, all...)
 	o := call(t, s, "logs", "dg/echo", "--site=west", "--check", "--", "--all-containers")
 	if want := "logs\n--namespace=shop\njob/check-1\n--all-containers\n"; o.stdout != want {
 		t.Errorf("got %+v, want %s", o, want)
@@ -151,19 +122,19 @@ func TestLogsAndExecRefuse(t *testing.T) {
 		"exec dg/echo --site east --":          {flags.ExitUsage, "give the command after --"},
 		"exec dg/echo -- hostname --site east": {flags.ExitUsage, "name a site: --site"},
 	} {
-		o := call(t, withPods(), strings.Fields(args)...)
+		o := call(t, withPods(t), strings.Fields(args)...)
 		if o.code != want.code || o.stdout != "" || !strings.Contains(o.stderr, want.says) {
 			t.Errorf("%s: got %+v", args, o)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	none := withPods()
-	none.objects["/api/v1/namespaces/shop/pods"] = &corev1.PodList{}
+	none := withPods(t)
+	none.objects["/api/v1/namespaces/shop/pods"] = list{Items: []map[string]any{}}
 	if o := call(t, none, "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, `the Deployment echo-east of site "east" has no pods`) {
 		t.Errorf("without pods: got %+v", o)
 	}
-	if o := call(t, withPods(), "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
+	if o := call(t, withPods(t), "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, "running kubectl: ") {
 		t.Errorf("without kubectl: got %+v", o)
 	}
@@ -171,10 +142,10 @@ func TestLogsAndExecRefuse(t *testing.T) {
 
 // TestDiffOfSite: what one site has is compared with what it will get; the other sites are not asked about.
 func TestDiffOfSite(t *testing.T) {
-	s := &dryRuns{server: withEcho(func(grid *v1.DeploymentGrid) {
-		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
-		grid.Spec.Rollout = &v1.Rollout{}
-	})}
+	s := &dryRuns{server: shop(t)}
+	spec := s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"].(map[string]any)["spec"].(map[string]any)
+	spec["template"] = map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": "echo"}}}
+	spec["rollout"] = map[string]any{}
 	o := call(t, s, "diff", "dg/echo", "--site", "west")
 	if o.code != exitDifferences || !strings.Contains(o.stdout, "site west\n") || strings.Contains(o.stdout, "east") ||
 		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {

@@ -346,45 +346,57 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestNamesLeadToTheirPods: no doubt about a pod takes its name, although its Service uses better pods: no other pod
-// answers to that name.
-func TestNamesLeadToTheirPods(t *testing.T) {
+// dbOn is the wrapper of node0, with a Service of the set db-east, whose pods are on these nodes.
+func dbOn(nodes ...string) *storagetest.Node {
 	n := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
 	n.NodeLabels().Replace([]*wire.Object{wiretest.Node("node0", "east"), wiretest.Node("node1", "east")})
 	n.Services().Replace([]*wire.Object{wiretest.Service("db-svc", `["zone"]`)})
-	slice := wiretest.SliceOf("db-svc-1", "db-svc", "node0", "node1", "node1")
+	slice := wiretest.SliceOf("db-svc-1", "db-svc", nodes...)
 	for i := range slice.Endpoints {
 		pod := fmt.Sprint("db-east-", i)
 		slice.Endpoints[i].TargetRef.Name, slice.Endpoints[i].Hostname = pod, &pod
 	}
 	n.EndpointSlices().Replace([]*wire.Object{wiretest.Object(slice)})
-	used := func(want ...int) {
-		t.Helper()
-		shown, err := n.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "db-svc-1"}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		typed, err := shown.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []int
-		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
-			if *e.Conditions.Ready || *e.Conditions.Serving {
-				ordinal, err := strconv.Atoi(strings.TrimPrefix(e.TargetRef.Name, "db-east-"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				got = append(got, ordinal)
+	return n
+}
+
+// shownOf is which pods' ordinals a wrapper of dbOn has its node use, and what it shows of names.
+func shownOf(t *testing.T, n *storagetest.Node) (used []int, view View) {
+	t.Helper()
+	shown, err := n.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "db-svc-1"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed, err := shown.Decode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slice := typed.(*discoveryv1.EndpointSlice)
+	for _, e := range slice.Endpoints {
+		if *e.Conditions.Ready || *e.Conditions.Serving {
+			ordinal, err := strconv.Atoi(strings.TrimPrefix(e.TargetRef.Name, "db-east-"))
+			if err != nil {
+				t.Fatal(err)
 			}
+			used = append(used, ordinal)
 		}
+	}
+	return used, View{
+		NodeLabels: map[string]string{"zone": "east"},
+		Slices:     map[types.NamespacedName]*Slice{{}: keptOf(t, sliceOf, slice)},
+		Services:   map[types.NamespacedName]string{{Namespace: "ns", Name: "db-svc"}: "zone"},
+	}
+}
+
+// TestNamesLeadToTheirPods: no doubt about a pod takes its name, although its Service uses better pods: no other pod
+// answers to that name.
+func TestNamesLeadToTheirPods(t *testing.T) {
+	n := dbOn("node0", "node1", "node1")
+	expectUsed := func(want ...int) {
+		t.Helper()
+		got, v := shownOf(t, n)
 		if !slices.Equal(got, want) {
 			t.Errorf("the pods %v are used, want %v", got, want)
-		}
-		v := View{
-			NodeLabels: map[string]string{"zone": "east"},
-			Slices:     map[types.NamespacedName]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
-			Services:   map[types.NamespacedName]string{{Namespace: "ns", Name: "db-svc"}: "zone"},
 		}
 		if lines := linesOf(v.Records("cluster.local")); !slices.Equal(lines, []string{
 			"10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local",
@@ -393,12 +405,12 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 			t.Errorf("the pods %v are used, and the names are %q", want, lines)
 		}
 	}
-	used(0, 1, 2)
+	expectUsed(0, 1, 2)
 	for _, doubt := range []facts.Doubt{facts.Dead, facts.Silent, facts.Unanswering} {
 		n.SetDoubted(doubt, map[string]struct{}{"node1": {}})
-		used(0)
+		expectUsed(0)
 		n.SetDoubted(doubt, nil)
-		used(0, 1, 2)
+		expectUsed(0, 1, 2)
 	}
 	pods := map[facts.PodKey]facts.LivePod{
 		{Namespace: "ns", Name: "db-east-0", UID: "uid-0"}: {
@@ -406,21 +418,13 @@ func TestNamesLeadToTheirPods(t *testing.T) {
 		},
 	}
 	n.SetLivePods("node0", &facts.LivePods{Pods: pods})
-	used(1, 2)
+	expectUsed(1, 2)
 }
 
 // TestNameOfAPodThatEnded: while the API server is away a node does not run a pod any more. Its name stays until the
 // node runs another pod at its address, which is one of an ordinary Service, or of none.
 func TestNameOfAPodThatEnded(t *testing.T) {
-	n := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
-	n.NodeLabels().Replace([]*wire.Object{wiretest.Node("node0", "east")})
-	n.Services().Replace([]*wire.Object{wiretest.Service("db-svc", `["zone"]`)})
-	slice := wiretest.SliceOf("db-svc-1", "db-svc", "node0", "node0")
-	for i := range slice.Endpoints {
-		pod := fmt.Sprint("db-east-", i)
-		slice.Endpoints[i].TargetRef.Name, slice.Endpoints[i].Hostname = pod, &pod
-	}
-	n.EndpointSlices().Replace([]*wire.Object{wiretest.Object(slice)})
+	n := dbOn("node0", "node0")
 	const db0, db1 = "10.0.0.0 db-0.db-svc.ns.svc.cluster.local", "10.0.0.1 db-1.db-svc.ns.svc.cluster.local"
 	pods := map[facts.PodKey]facts.LivePod{
 		{Namespace: "ns", Name: "db-east-1", UID: "uid-1"}: {Addresses: []netip.Addr{addr("10.0.0.1")}, Serving: true},
@@ -428,23 +432,9 @@ func TestNameOfAPodThatEnded(t *testing.T) {
 	expect := func(when string, want ...string) {
 		t.Helper()
 		n.SetLivePods("node0", &facts.LivePods{Pods: maps.Clone(pods)})
-		shown, err := n.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "db-svc-1"}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		typed, err := shown.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
-			if e.TargetRef.Name == "db-east-0" && (*e.Conditions.Ready || *e.Conditions.Serving) {
-				t.Errorf("%s: the pod does not run, and is used: %+v", when, e)
-			}
-		}
-		v := View{
-			NodeLabels: map[string]string{"zone": "east"},
-			Slices:     map[types.NamespacedName]*Slice{{}: keptOf(t, sliceOf, typed.(*discoveryv1.EndpointSlice))},
-			Services:   map[types.NamespacedName]string{{Namespace: "ns", Name: "db-svc"}: "zone"},
+		used, v := shownOf(t, n)
+		if !slices.Equal(used, []int{1}) {
+			t.Errorf("%s: the first pod does not run, and %v are used", when, used)
 		}
 		if got := update([]string{db0, db1}, v.Records("cluster.local")); !slices.Equal(got, want) {
 			t.Errorf("%s: the file has %q", when, got)

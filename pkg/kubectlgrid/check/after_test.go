@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -103,12 +102,7 @@ func TestLabelAloneIsNotEnough(t *testing.T) {
 // wrapperDefects are of what edge nodes have: a label, the wrapper, the daemon.
 var wrapperDefects = map[string]defect{
 	"no edge nodes": {
-		func(c *testCluster) {
-			for _, node := range []string{"edge0", "edge1"} {
-				get[*corev1.Node](c, "Node /"+node).Labels = nil
-				delete(c.objects, "Pod kube-system/application-grid-wrapper-"+node)
-			}
-		},
+		all(labelled("edge0", ""), labelled("edge1", ""), withoutAll("application-grid-wrapper-edge")),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks http://localhost:51006 " +
 			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge), " +
 			"where no wrapper serves",
@@ -186,46 +180,28 @@ var wrapperDefects = map[string]defect{
 // kubeProxyDefects are of whom kube-proxies ask.
 var kubeProxyDefects = map[string]defect{
 	"kube-proxy asks the API server": {
-		func(c *testCluster) {
-			m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-			m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http://localhost:51006",
-				"https://10.0.0.1:6443")
-		},
+		kubeconfigWith("http://localhost:51006", "https://10.0.0.1:6443"),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://10.0.0.1:6443 " +
 			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge), " +
 			"past the wrapper",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
 	"--master overrides the kubeconfig": {
-		func(c *testCluster) {
-			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
-			p.Labels = nil
-			p.Spec.Containers[0].Command = append(p.Spec.Containers[0].Command, "--master", "https://10.0.0.1:6443")
-		},
+		ofKubeProxy("--config=/var/lib/kube-proxy/config.conf", "--master", "https://10.0.0.1:6443"),
 		[]string{
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://10.0.0.1:6443 (--master), " +
 				"past the wrapper"}},
 	"the wrapper's address in the environment": {
-		all(overTLS, func(c *testCluster) {
+		all(overTLS, ofKubeProxy(), func(c *testCluster) {
 			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
-			p.Labels = nil
-			p.Spec.Containers[0].Command = []string{"kube-proxy"}
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST", Value: "127.0.0.1"},
 				{Name: "KUBERNETES_SERVICE_PORT", Value: "51006"}}
 		}), nil},
 	"no server at all": {
-		func(c *testCluster) {
-			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
-			p.Labels = nil
-			p.Spec.Containers[0].Command = []string{"kube-proxy"}
-		},
+		ofKubeProxy(),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://kubernetes.default.svc " +
 			"(its ServiceAccount, for want of a kubeconfig), past the wrapper"}},
 	"a kubeconfig on the node's disk": {
-		func(c *testCluster) {
-			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
-			p.Labels = nil
-			p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
-		},
+		ofKubeProxy("--kubeconfig=/etc/kubernetes/kube-proxy.conf"),
 		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 the server that it asks is not known: " +
 			"kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"}},
 	"a configuration that changed since": {
@@ -241,10 +217,7 @@ var kubeProxyDefects = map[string]defect{
 			"started",
 			"warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
 	"a wrapper with a port of its own": {
-		func(c *testCluster) {
-			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
-			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--bind-address=localhost:51016")
-		},
+		ofWrapper("edge0", "--bind-address=localhost:51016"),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks http://localhost:51006"}},
 	"two kube-proxies": {running("kube-proxy", "edge0"),
 		[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there, and overwrite each other's rules: " +
@@ -288,13 +261,10 @@ var kubeProxyDefects = map[string]defect{
 var placementDefects = map[string]defect{
 	"a kube-proxy that waits": {
 		func(c *testCluster) {
-			p := c.run("kube-proxy", "edge0")
-			p.Spec.NodeName = ""
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-				{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
-					Operator: corev1.NodeSelectorOpIn,
-					Values:   []string{"edge0"}}}},
-			}}}}
+			c.run("kube-proxy", "edge0").Spec.Affinity = nil
+			altered("Pod kube-system/kube-proxy-edge0", `spec: {nodeName: "", affinity: {nodeAffinity: {
+ requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+ {matchFields: [{key: metadata.name, operator: In, values: [edge0]}]}]}}}}`)(c)
 		},
 		[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: on node edge0 it waits for its turn beside another kube-proxy"}},
 	"one kube-proxy that asks wrappers everywhere": {
@@ -351,19 +321,8 @@ var placementDefects = map[string]defect{
 // neighbourDefects are of what else is installed, or was.
 var neighbourDefects = map[string]defect{
 	"a removal that left something": {
-		func(c *testCluster) {
-			for name := range c.objects {
-				if strings.Contains(name, "wrapper") || strings.Contains(name, "kube-proxy-edge") ||
-					strings.Contains(name, "statefulset-grid-daemon") {
-					delete(c.objects, name)
-				}
-			}
-			for _, node := range []string{"edge0", "edge1"} {
-				delete(get[*corev1.Node](c, "Node /"+node).Labels, v1.LabelEdgeNode)
-				delete(get[*corev1.Node](c, "Node /"+node).Labels, "zone1")
-				c.run("kube-proxy", node)
-			}
-		},
+		all(withoutAll("wrapper", "kube-proxy-edge", "statefulset-grid-daemon"), labelled("edge0", ""), labelled("edge1", ""),
+			running("kube-proxy", "edge0"), running("kube-proxy", "edge1")),
 		[]string{"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity",
 			"warning Removal MutatingAdmissionPolicy kube-proxy.superedge.io: it is left of an installation",
 			"failure EdgeLabel Node: no node has the label"}},
@@ -493,16 +452,9 @@ var gridDefects = map[string]defect{
 		},
 		[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it"}},
 	"a stalled and degraded grid": {
-		func(c *testCluster) {
-			meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
-				metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue,
-					Reason:  v1.ReasonNameConflict,
-					Message: "x is taken"})
-			meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
-				metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue,
-					Reason:  v1.ReasonSitesStalled,
-					Message: "site east"})
-		},
+		altered("DeploymentGrid shop/echo", `status: {conditions: [
+ {type: Ready, status: "True", reason: Ready}, {type: Degraded, status: "True", reason: NameConflict, message: x is taken},
+ {type: Stalled, status: "True", reason: SitesStalled, message: site east}]}`),
 		[]string{
 			"failure Grids DeploymentGrid shop/echo: Stalled (SitesStalled): site east; Degraded (NameConflict): x " +
 				"is taken"}},
@@ -555,11 +507,7 @@ var newDefects = map[string]defect{
 	"the wrapper's address without a scheme":                {ofKubeProxy("--master=127.0.0.1:51006"), nil},
 	"the wrapper's address without a scheme, and an authority": {all(
 		ofKubeProxy("--master=localhost:51006", "--config=/var/lib/kube-proxy/config.conf"),
-		func(c *testCluster) {
-			m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-			m.Data["kubeconfig.conf"] = strings.Replace(m.Data["kubeconfig.conf"], "{server:",
-				"{certificate-authority: /ca.crt, server:", 1)
-		}),
+		kubeconfigWith("{server:", "{certificate-authority: /ca.crt, server:")),
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006 (--master), " +
 			"and the wrapper serves http"}},
 	"an address without a scheme, and a kubeconfig on the node": {
@@ -589,17 +537,9 @@ var newDefects = map[string]defect{
 		image("Deployment kube-system/application-grid-hub", "registry.example.org/application-grid-hub:v0"),
 	), []string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (FailedDiscoveryCheck: x509: unknown " +
 		"authority)", "warning ProgramVersions DaemonSet in kube-system: the programs are of different versions"}},
-	"kube-proxy over TLS at a plain wrapper": {func(c *testCluster) {
-		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http:", "https:")
-	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006",
+	"kube-proxy over TLS at a plain wrapper": {kubeconfigWith("http:", "https:"), []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: on node edge0 it asks https://localhost:51006",
 		"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
-	"wrappers that share a name": {func(c *testCluster) {
-		for _, n := range []string{"edge0", "edge1"} {
-			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n)
-			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
-		}
-	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name"}},
+	"wrappers that share a name": {ofWrappers("--hostname=edge0"), []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name"}},
 	"wrappers that share a name of their environment": {func(c *testCluster) {
 		for _, n := range []string{"edge0", "edge1"} {
 			of := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n).Spec.Containers[0]
@@ -619,10 +559,8 @@ var newDefects = map[string]defect{
 {apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck, namespace: shop, generation: 7},
  spec: {gridUniqKey: zone1}, status: {observedGeneration: 3, conditions: [{type: Ready, status: "True", reason: Ready}]}}`),
 		[]string{"failure Grids DeploymentGrid shop/stuck: the controller has not answered its last change"}},
-	"k3s that asks a wrapper on a node that is not an edge node": {all(kubelets("v1.37.1+k3s1", "cloud0"), func(c *testCluster) {
-		get[*corev1.Node](c, "Node /cloud0").Annotations = map[string]string{
-			"k3s.io/node-args": `["agent","--kube-proxy-arg=master=http://localhost:51006"]`}
-	}), []string{"failure KubeProxy Node cloud0: its kube-proxy, a part of k3s, asks http://localhost:51006, where no wrapper"}},
+	"k3s that asks a wrapper on a node that is not an edge node": {
+		k3s("cloud0", `["agent","--kube-proxy-arg=master=http://localhost:51006"]`), []string{"failure KubeProxy Node cloud0: its kube-proxy, a part of k3s, asks http://localhost:51006, where no wrapper"}},
 	"a site that does not reach a Service": {adding(`
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: echo-1, namespace: shop, labels: {kubernetes.io/service-name: echo-svc}},
  addressType: IPv4, endpoints: [{addresses: [10.244.0.1], nodeName: edge0}]}`),
@@ -630,11 +568,8 @@ var newDefects = map[string]defect{
 	"a key that no node has": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: typo, namespace: shop, annotations: {topologyKeys: '["zon1"]'}}}`),
 		[]string{"failure Reach Service shop/typo: no node has the label zon1"}},
-	"a wrapper with another's name on a node that is not ready": {func(c *testCluster) {
-		get[*corev1.Node](c, "Node /edge1").Status.Conditions[0].Status = corev1.ConditionFalse
-		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1")
-		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
-	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name",
+	"a wrapper with another's name on a node that is not ready": {all(ofWrapper("edge1", "--hostname=edge0"),
+		altered("Node /edge1", `status: {conditions: [{type: Ready, status: "False"}]}`)), []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: on node edge1 it is given the name",
 		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: on node edge1 its state is that of the last contact"}},
 	"a name of something else, which has no endpoints": {func(c *testCluster) {
 		get[*corev1.Service](c, "Service shop/echo-svc").Spec.Type = corev1.ServiceTypeExternalName

@@ -117,26 +117,31 @@ func k3s(name, args string) func(c *testCluster) {
 	})
 }
 
+// kubeconfigWith is a cluster in which the kubeconfig of edge nodes' kube-proxies has a text in place of another one.
+func kubeconfigWith(old, text string) func(c *testCluster) {
+	return func(c *testCluster) {
+		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], old, text)
+	}
+}
+
+// ofWrapper is a cluster in which the wrapper of a node has further arguments.
+func ofWrapper(node string, args ...string) func(c *testCluster) {
+	return func(c *testCluster) {
+		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node)
+		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, args...)
+	}
+}
+
 // overTLS is a cluster whose wrappers serve TLS, which their kube-proxies know.
 func overTLS(c *testCluster) {
-	m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-	m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http:", "https:")
-	for _, node := range []string{"edge0", "edge1"} {
-		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node)
-		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--insecure=false")
-	}
+	all(kubeconfigWith("http:", "https:"), ofWrapper("edge0", "--insecure=false"), ofWrapper("edge1", "--insecure=false"))(c)
 }
 
 // onPort is a cluster whose wrappers have another port, which their kube-proxies know.
 func onPort(port string) func(c *testCluster) {
-	return func(c *testCluster) {
-		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "51006", port)
-		for _, node := range []string{"edge0", "edge1"} {
-			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node)
-			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--bind-address=localhost:"+port)
-		}
-	}
+	bind := "--bind-address=localhost:" + port
+	return all(kubeconfigWith("51006", port), ofWrapper("edge0", bind), ofWrapper("edge1", bind))
 }
 
 // everywhere is a cluster with one kube-proxy that asks the wrapper, at a port, on every node.
@@ -186,11 +191,9 @@ func ofKubeProxy(args ...string) func(c *testCluster) {
 // ofWrappers is a cluster whose wrappers have further arguments, in their DaemonSet, too.
 func ofWrappers(args ...string) func(c *testCluster) {
 	return func(c *testCluster) {
-		of := func(spec *corev1.PodSpec) { spec.Containers[0].Args = append(spec.Containers[0].Args, args...) }
-		of(&get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper").Spec.Template.Spec)
-		for _, node := range []string{"edge0", "edge1"} {
-			of(&get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node).Spec)
-		}
+		spec := &get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper").Spec.Template.Spec
+		spec.Containers[0].Args = append(spec.Containers[0].Args, args...)
+		all(ofWrapper("edge0", args...), ofWrapper("edge1", args...))(c)
 	}
 }
 

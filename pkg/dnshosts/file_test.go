@@ -221,7 +221,9 @@ func TestSymbolicLinks(t *testing.T) {
 	f := &File{Path: filepath.Join(dir, "hosts")}
 	f.mustWrite(t, true, line1) // dangling at first
 	f.mustWrite(t, true, line2)
-	for path, want := range map[string]fs.FileMode{f.Path: fs.ModeSymlink, filepath.Join(dir, "b"): fs.ModeSymlink, target: 0} {
+	for path, want := range map[string]fs.FileMode{
+		f.Path: fs.ModeSymlink, filepath.Join(dir, "b"): fs.ModeSymlink, target: 0,
+	} {
 		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != want {
 			t.Errorf("%s is %v, %v", path, info.Mode(), err)
 		}

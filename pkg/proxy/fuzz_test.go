@@ -323,7 +323,8 @@ func FuzzDoor(f *testing.F) {
 	}
 	for _, path := range []string{
 		"/api/v1/services", "/api/v1/nodes/node0", "/readyz", "/livez", "/metrics", "/debug/explain/default/s",
-		"/debug/pprof/", "/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", doorCIDRs, "/api/v1/secrets", "/",
+		"/debug/pprof/", "/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", doorCIDRs, "/api/v1/secrets",
+		"/",
 	} {
 		f.Add("GET", path, "attacker.example:51006", "", []byte{})
 		f.Add("GET", path, "attacker.example:51006", "Sec-Fetch-Site: same-origin", []byte{})

@@ -57,8 +57,8 @@ type Endpoint struct {
 type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
-	// Correct returns a copy of the body in which the endpoints for which correct returns a Correction are as that says,
-	// and everything else is unchanged. It returns the body itself if all endpoints agree with their corrections.
+	// Correct returns a copy of the body in which the endpoints that have a Correction are as that says, and everything
+	// else is unchanged. It returns the body itself if all endpoints agree with their corrections.
 	Correct func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
 }
 

@@ -42,7 +42,7 @@ func checkParts(t *testing.T, parts *Parts, body []byte, pick func(place int) bo
 			others = append(others, f.Encoded...)
 		}
 	}
-	want = append(endpoints, others...)
+	want = slices.Concat(endpoints, others)
 	got := parts.Body(places)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("got %x, want %x", got, want)

@@ -17,8 +17,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
 )
 
 // broken is an API server with a cluster in which something is wrong.

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 

@@ -290,11 +290,14 @@ func (r *reconciler) syncService(
 		identity: identity{rendered.GetName(), "", rendered.GetAnnotations()[v1.AnnotationAppliedDigest]},
 		shape:    &atomic.Value{}, child: rendered,
 	}
-	children, err := r.childrenOf(ctx, o)
+	live, err := r.get(ctx, r.cache, o, d.name)
 	if err != nil {
 		return result{err: err}
 	}
-	if outcome, done := settled(r.clock.Now(), children[d.name], d, m); done {
+	if live != nil && !live.ownedBy(o) {
+		live = nil
+	}
+	if outcome, done := settled(r.clock.Now(), live, d, m); done {
 		return outcome
 	}
 	return r.syncChild(ctx, o, d, m)

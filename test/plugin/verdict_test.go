@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	"github.com/application-grid/application-grid/test/suite"
 )
 

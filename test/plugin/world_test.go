@@ -19,7 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/apis"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	"github.com/application-grid/application-grid/test/suite"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
 )
 
 const (

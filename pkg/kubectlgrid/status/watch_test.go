@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
+	"github.com/application-grid/application-grid/internal/testkit/clustertest"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
 )
 
 // follow calls Follow on the API server until stop. What it shows comes on one channel, and what it returns on the

@@ -256,6 +256,20 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
+// TestAgreementOnCoreDNS: a node of a site that is no edge node is the same failure where CoreDNS' Service alone has keys.
+func TestAgreementOnCoreDNS(t *testing.T) {
+	s := agreement(t)
+	s.remove("/services/echo-svc", "/servicegrids/")
+	s.set("/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
+	for _, command := range []string{"check", "view kube-dns -n kube-system"} {
+		o := callBare(t, strings.Fields(command)...)
+		if o.code != exitProblems || !strings.Contains(o.stdout, "FAILURE  Node cloud0: it is in the site zone1=east") {
+			t.Errorf("%s: got %+v", command, o)
+		}
+	}
+}
+
 // TestAgreementOnFallbacks: status and view say the same of a ServiceGrid whose sites are those of a fallback key.
 func TestAgreementOnFallbacks(t *testing.T) {
 	s := agreement(t)

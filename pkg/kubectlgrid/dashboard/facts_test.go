@@ -103,6 +103,18 @@ func inShop(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "shop", Name: name}
 }
 
+// TestCellFindings: the reasons of a cell have nothing of the nodes of other sites.
+func TestCellFindings(t *testing.T) {
+	f := read(t, node("a", "east"), node("b", "west"), closed("db"), slice("db", "db-1", "a", "b"))
+	f.nodes.Diagnosis = &gridview.Diagnosis{Nodes: f.nodes.Nodes,
+		Findings: []gridview.Finding{{Severity: gridview.Failure, Check: gridview.CheckKubeProxy, Node: "a"}}}
+	for site, want := range map[string]int{"east": 1, "west": 0} {
+		if got := f.cell("zone", site, inShop("db")).Findings; len(got) != want {
+			t.Errorf("%s: got %+v", site, got)
+		}
+	}
+}
+
 // TestTrimmed: what is not needed is not kept.
 func TestTrimmed(t *testing.T) {
 	service := closed("db")

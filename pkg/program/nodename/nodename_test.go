@@ -36,8 +36,12 @@ func TestNear(t *testing.T) {
 		{"edge-1.example.com", []string{"edge-1"}},
 		{"edge-1.shop", []string{"edge-1", "edge-1.shop.example"}},
 		{"edge-2-old", []string{"edge-2"}},
-		{"edge-1a", nil},
+		{"egde-1", []string{"edge-1"}},
+		{"edg-1", []string{"edge-1"}},
+		{"edge1", []string{"edge-1"}},
+		{"edge-3", []string{"edge-1", "edge-2", "edge-10"}},
 		{"edge", []string{"edge-1", "edge-1.shop.example", "edge-10"}},
+		{"cluod-1", []string{"cloud-1"}},
 		{"warehouse", nil},
 		{"xy", nil},
 		{"", nil},
@@ -56,6 +60,6 @@ func BenchmarkNear(b *testing.B) {
 		names[i] = fmt.Sprintf("edge-node-%05d", i)
 	}
 	for b.Loop() {
-		Near("edge-node-01234.example.com", names)
+		Near("edge-nodd-01234", names)
 	}
 }

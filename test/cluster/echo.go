@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -44,6 +45,7 @@ type echoPod struct {
 	node      *Node
 	pod       *corev1.Pod
 	address   string
+	address6  string // "" without one
 	since     time.Time
 	listeners []net.Listener
 }
@@ -90,6 +92,12 @@ func (e *echo) update(object any) {
 	node, err := e.cluster.Node(pod.Spec.NodeName)
 	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	e.mu.Lock()
+	address6 := ""
+	for _, ip := range pod.Status.PodIPs {
+		if err == nil && mustCIDR(podCIDR6(node.index)).Contains(net.ParseIP(ip.IP)) {
+			address6 = ip.IP
+		}
+	}
 	current, address, offline := e.served[key], pod.Status.PodIP, err == nil && e.offline[node]
 	if moved := e.moved[key]; moved != "" {
 		address = moved
@@ -106,12 +114,12 @@ func (e *echo) update(object any) {
 		return
 	}
 	if current != nil {
-		if current.node == node && current.address == address {
+		if current.node == node && current.address == address && current.address6 == address6 {
 			return
 		}
 		e.remove(key) // another pod of the same name
 	}
-	served := &echoPod{node: node, pod: pod, address: address, since: time.Now()}
+	served := &echoPod{node: node, pod: pod, address: address, address6: address6, since: time.Now()}
 	if err := served.start(pod); err != nil {
 		e.cluster.progress("echo server of pod %s on node %s: %v", key, node.Spec.Name, err)
 	}
@@ -244,15 +252,25 @@ func (p *echoPod) start(pod *corev1.Pod) error {
 			fmt.Fprint(w, answer)
 		}),
 	}
-	for _, port := range echoPorts(pod) {
-		listener, err := p.node.namespace.Listen(context.Background(), net.JoinHostPort(p.address, strconv.Itoa(port)))
-		if err != nil {
-			return err
+	for _, address := range p.addresses() {
+		for _, port := range echoPorts(pod) {
+			at := net.JoinHostPort(address, strconv.Itoa(port))
+			listener, err := p.node.namespace.Listen(context.Background(), at)
+			if err != nil {
+				return err
+			}
+			p.listeners = append(p.listeners, listener)
+			go server.Serve(listener) //nolint:errcheck // it ends with the listener
 		}
-		p.listeners = append(p.listeners, listener)
-		go server.Serve(listener) //nolint:errcheck // it ends with the listener
 	}
 	return nil
+}
+
+func (p *echoPod) addresses() []string {
+	if p.address6 == "" {
+		return []string{p.address}
+	}
+	return []string{p.address, p.address6}
 }
 
 // echoPorts are the TCP ports that the pod's containers declare.
@@ -293,6 +311,10 @@ func (p *echoPod) changeAddress(change func(*netlink.Handle, netlink.Link, *netl
 	if err != nil {
 		return err
 	}
-	return change(handle, link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(p.address),
-		Mask: net.CIDRMask(32, 32)}})
+	var failures []error
+	for _, address := range p.addresses() {
+		failures = append(failures, change(handle, link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(address)),
+			Flags: unix.IFA_F_NODAD})) // without it an address of IPv6 may not be used at once
+	}
+	return errors.Join(failures...)
 }

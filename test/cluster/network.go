@@ -23,6 +23,9 @@ const (
 	bridgeAddress = "10.0.0.1"
 	nodeNetwork   = "10.0.0.0/16"
 	podNetwork    = "10.244.0.0/16"
+	// The same with Options.DualStack. bridgeAddress6 has the mask of the nodes' network.
+	bridgeAddress6 = "fd00:1::ffff/64"
+	podNetwork6    = "fd00:244::/48"
 	// maxNodes is the number of nodes with a data plane for which there are addresses.
 	maxNodes = 250
 
@@ -43,6 +46,19 @@ func nodeAddress(index int) string { return fmt.Sprintf("10.0.1.%d", index+1) }
 // podCIDR is the range of its pods' addresses.
 func podCIDR(index int) string { return fmt.Sprintf("10.244.%d.0/24", index) }
 
+// nodeAddress6 and podCIDR6 are the same with Options.DualStack.
+func nodeAddress6(index int) string { return fmt.Sprintf("fd00:1::%x", index+1) }
+
+func podCIDR6(index int) string { return fmt.Sprintf("fd00:244:0:%x::/64", index) }
+
+// podNetworks are the ranges of all pods' addresses.
+func (c *Cluster) podNetworks() string {
+	if c.options.DualStack {
+		return podNetwork + "," + podNetwork6
+	}
+	return podNetwork
+}
+
 // links opens a netlink connection in the namespace.
 func links(namespace *netns.Namespace) (*netlink.Handle, error) {
 	handle, err := netlink.NewHandleAt(vishnetns.NsHandle(namespace.Fd()))
@@ -59,7 +75,11 @@ func (c *Cluster) createBridgeNamespace() (*netns.Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := configureBridge(namespace); err != nil {
+	err = configureBridge(namespace)
+	if err == nil && c.options.DualStack {
+		err = configureBridge6(namespace)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("configuring the control plane's network: %w", err), namespace.Close())
 	}
 	return namespace, nil
@@ -104,6 +124,47 @@ func configureBridge(namespace *netns.Namespace) error {
 		return setSysctls("net/ipv4/ip_forward=1", "net/ipv4/conf/all/send_redirects=0",
 			"net/ipv4/conf/"+bridgeName+"/send_redirects=0", "net/ipv4/conf/all/rp_filter=0",
 			"net/ipv4/conf/"+bridgeName+"/rp_filter=0")
+	})
+}
+
+// configureBridge6 does what configureBridge does, for IPv6.
+func configureBridge6(namespace *netns.Namespace) error {
+	handle, err := links(namespace)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	if err := addAddress6(handle, bridgeName, bridgeAddress6); err != nil {
+		return err
+	}
+	loopback, err := handle.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback interface: %w", err)
+	}
+	if err := handle.RouteAdd(&netlink.Route{Dst: mustCIDR(serviceCIDR6), LinkIndex: loopback.Attrs().Index,
+		Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL}); err != nil {
+		return fmt.Errorf("adding the route to Services: %w", err)
+	}
+	return namespace.Do(func() error { return setSysctls("net/ipv6/conf/all/forwarding=1") })
+}
+
+// configureNode6 does what configureNode does, for IPv6.
+func configureNode6(namespace *netns.Namespace, inner, outer *netlink.Handle, index int) error {
+	if err := addAddress6(inner, uplinkName, nodeAddress6(index)+"/64"); err != nil {
+		return err
+	}
+	router, _, err := net.ParseCIDR(bridgeAddress6)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(inner.RouteAdd(&netlink.Route{Gw: router}),
+		inner.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR6(index)), Type: unix.RTN_UNREACHABLE}),
+		outer.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR6(index)), Gw: net.ParseIP(nodeAddress6(index))}),
+	); err != nil {
+		return fmt.Errorf("adding routes: %w", err)
+	}
+	return namespace.Do(func() error {
+		return setSysctls("net/ipv6/conf/all/forwarding=1", "net/ipv6/icmp/ratelimit=0")
 	})
 }
 
@@ -166,6 +227,11 @@ func (c *Cluster) configureNode(namespace *netns.Namespace, index int) error {
 		Gw: net.ParseIP(nodeAddress(index))}); err != nil {
 		return fmt.Errorf("adding the route to its pods: %w", err)
 	}
+	if c.options.DualStack {
+		if err := configureNode6(namespace, inner, outer, index); err != nil {
+			return err
+		}
+	}
 	return namespace.Do(func() error {
 		// Without a limit on errors every connection to a pod that is gone fails at once. What it leaves in the table
 		// of connections would lead a later one of the same port to that pod too, for two minutes.
@@ -187,6 +253,11 @@ func (c *Cluster) unlinkNode(index int) error {
 	defer handle.Close()
 	if err := handle.RouteDel(&netlink.Route{Dst: mustCIDR(podCIDR(index))}); err != nil {
 		return fmt.Errorf("removing the route to pods: %w", err)
+	}
+	if c.options.DualStack {
+		if err := handle.RouteDel(&netlink.Route{Dst: mustCIDR(podCIDR6(index))}); err != nil {
+			return fmt.Errorf("removing the route to pods: %w", err)
+		}
 	}
 	link, err := handle.LinkByName(fmt.Sprintf("node%d", index))
 	if err != nil {
@@ -215,6 +286,23 @@ func addAddress(handle *netlink.Handle, name string, address *net.IPNet) error {
 		return fmt.Errorf("finding interface %s: %w", name, err)
 	}
 	if err := handle.AddrAdd(link, &netlink.Addr{IPNet: address}); err != nil {
+		return fmt.Errorf("adding %s to interface %s: %w", address, name, err)
+	}
+	return nil
+}
+
+// addAddress6 adds an IPv6 address that may be used at once.
+func addAddress6(handle *netlink.Handle, name, address string) error {
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("finding interface %s: %w", name, err)
+	}
+	parsed, err := netlink.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	parsed.Flags = unix.IFA_F_NODAD
+	if err := handle.AddrAdd(link, parsed); err != nil {
 		return fmt.Errorf("adding %s to interface %s: %w", address, name, err)
 	}
 	return nil

@@ -242,7 +242,7 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 		"--kubeconfig=" + kubeconfig,
 		"--hostname-override=" + node.Spec.Name,
 		"--proxy-mode=" + string(node.Spec.ProxyMode),
-		"--cluster-cidr=" + podNetwork,
+		"--cluster-cidr=" + c.podNetworks(),
 		"--conntrack-max-per-core=0", // the limit is the machine's, not the namespace's
 		"--healthz-bind-address=" + local(proxyHealthPort),
 		"--metrics-bind-address=" + local(proxyMetricsPort),
@@ -284,7 +284,7 @@ conntrack: {maxPerCore: 0}
 healthzBindAddress: %s
 metricsBindAddress: %s
 featureGates: {WatchListClient: %t}
-`, kubeconfig, node.Spec.ProxyMode, podNetwork, local(proxyHealthPort), local(proxyMetricsPort), node.Spec.Protocol == WatchList)
+`, kubeconfig, node.Spec.ProxyMode, node.cluster.podNetworks(), local(proxyHealthPort), local(proxyMetricsPort), node.Spec.Protocol == WatchList)
 }
 
 // rulesProgrammed asks kube-proxy's healthz when it last wrote rules: its status is 200 also before the first
@@ -387,6 +387,14 @@ func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.Con
 		corev1.ResourceMemory: resource.MustParse("256Gi"),
 		corev1.ResourcePods:   resource.MustParse("250"),
 	}
+	addresses := []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: node.Address},
+		{Type: corev1.NodeHostName, Address: node.Spec.Name},
+	}
+	if c.options.DualStack {
+		addresses = append(addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: nodeAddress6(node.index)})
+	}
 	now := metav1.Now()
 	patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
 		Capacity:    resources,
@@ -396,10 +404,7 @@ func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.Con
 			Type: corev1.NodeReady, Status: ready, Reason: "Registered",
 			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
-		Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: node.Address},
-			{Type: corev1.NodeHostName, Address: node.Spec.Name},
-		},
+		Addresses: addresses,
 	}})
 	if err != nil {
 		return fmt.Errorf("encoding the Node's status: %w", err)
@@ -553,6 +558,9 @@ func (n *Node) dial() dialer {
 	}
 	return n.namespace.DialContext
 }
+
+// PodAddress6 is the first IPv6 address that a pod of the node may have, with Options.DualStack.
+func (n *Node) PodAddress6() string { return strings.TrimSuffix(podCIDR6(n.index), "/64") + "1" }
 
 // Get requests a URL from the node's namespace on a new connection. The host of the URL must be an address.
 func (n *Node) Get(ctx context.Context, url string) (*Reply, error) {

@@ -64,7 +64,8 @@ type Options struct {
 	DNSDaemon string
 	// DNSFromAPIServer has the daemons ask kube-apiserver, with the rights of manifests/, rather than their wrappers.
 	DNSFromAPIServer bool
-	// DualStack lets Services have IPv6 addresses too.
+	// DualStack gives nodes IPv6 addresses, and lets Services and pods have them too: those of a pod's status that are
+	// in the node's range are served.
 	DualStack bool
 
 	// Nodes are the nodes to begin with; more can be added later. Nodes that only the API knows, created with

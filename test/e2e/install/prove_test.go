@@ -66,15 +66,19 @@ func (f *fixture) prove(args ...string) (*proof, int) {
 }
 
 // TestProve asks a Service from every site with the real kube-proxies' rules, in both modes: where the loop is closed,
-// where a node is past the wrapper, where a site has no pod, and where kube-proxy programs nothing.
+// where a node is past the wrapper, where a site has no pod, and where kube-proxy programs nothing. All
+// commands say what connections do.
 func TestProve(t *testing.T) {
 	t.Parallel()
 	node := func(name, site string, mode cluster.ProxyMode) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, ProxyMode: mode,
-			Labels: map[string]string{"zone1": site, v1.LabelEdgeNode: "static"}}
+			Labels: map[string]string{"zone1": site, v1.LabelEdgeNode: "true", v1.LabelKubeProxy: v1.KubeProxyEdge}}
 	}
-	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east", cluster.NFTables),
-		node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables)}}, "application-grid-wrapper")
+	f := start(t, cluster.Options{DualStack: true, HubLater: true, Nodes: []cluster.NodeSpec{
+		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables),
+		{Name: "cloud", Direct: true},
+	}}, "application-grid-wrapper", "application-grid-hub")
+	f.runsAsInstalled()
 	ctx, stop := context.WithCancel(f.ctx)
 	defer stop()
 	f.Must(workload.In(f.client, "default").CreateDaemonSet(f.ctx, "echo"))
@@ -104,8 +108,10 @@ func TestProve(t *testing.T) {
 		}}.Run(ctx)
 	f.proveClosed()
 	f.proveLeak(service)
+	f.verdicts()
 	f.proveAlone()
 	f.proveWithoutRules(service)
+	f.verdictsWithoutHub()
 }
 
 // reaches waits until a node reaches exactly these nodes.
@@ -141,7 +147,7 @@ func (f *fixture) proveClosed() {
 func (f *fixture) proveLeak(service *corev1.Service) {
 	f.Helper()
 	n3 := f.AddNode(cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
-	f.reaches(n3, service, "n0 n1 n2 n3", 60)
+	f.reaches(n3, service, "cloud n0 n1 n2 n3", 60)
 	p, code := f.prove("echo", "--all-nodes", "--requests=60")
 	if reached, _, verdict, message := p.row(f.T, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" ||
 		reached["west"] == 0 || !strings.Contains(message, "of west") {

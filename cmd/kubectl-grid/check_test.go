@@ -221,8 +221,8 @@ func TestProve(t *testing.T) {
 		}
 	}
 	// No connection leaves its site, and not everything can be read that decides whether all do.
-	nodes := base.objects["/api/v1/nodes"].(*corev1.NodeList)
-	nodes.Items = nodes.Items[:1]
+	nodes := base.objects["/api/v1/nodes"].(list)
+	base.objects["/api/v1/nodes"] = list{nodes.Items[:1]}
 	base.forbidden = "/daemonsets"
 	o := call(t, &proving{server: base, message: `{"asked":20,"reached":{"10.244.0.1:8080":20}}`}, "prove", "echo-svc")
 	if o.code != flags.ExitFailure || !strings.Contains(o.stdout, "No connection left its site") {

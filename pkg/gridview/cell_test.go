@@ -267,6 +267,18 @@ func TestEndingBesideSilent(t *testing.T) {
 	}
 }
 
+// TestHubAway: the wrappers ask a hub that is away, and may not have heard of the endpoints.
+func TestHubAway(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{Nodes: nodes, HubAway: true},
+		slice("p@a1 q@b1"))
+	const verdict = "stays in its sites on 0 of 2 edge nodes; 2 cannot be seen from here: what they show, as the hub " +
+		"that their wrappers ask is away"
+	if got := view.Verdict.String(); got != verdict {
+		t.Errorf("got %s, want %s", got, verdict)
+	}
+}
+
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
 // with one.
 func TestSilent(t *testing.T) {

@@ -84,6 +84,8 @@ type Diagnosis struct {
 	// Silent are the nodes whose condition Ready is Unknown: the API server knows neither whether they keep Services to
 	// their sites, nor whether the endpoints on them are ready.
 	Silent map[string]bool
+	// HubAway: the wrappers ask a hub that is not available, so they may not have heard of a Service, or its endpoints.
+	HubAway bool
 	// Unread are the findings about objects that could not be read.
 	Unread []Finding
 }

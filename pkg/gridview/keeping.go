@@ -22,10 +22,12 @@ type Keeping struct {
 	Fails, Unknown string
 }
 
-// The reasons of Unknown that a silent node has, and that nodes have which may reach endpoints on one.
+// The reasons of Unknown that a silent node has, that nodes have which may reach endpoints on one, and that nodes have
+// whose wrappers hear nothing.
 const (
 	unreachable       = "unreachable"
 	onUnreachableNode = "endpoints on unreachable nodes"
+	hubAway           = "what they show, as the hub that their wrappers ask is away"
 )
 
 // keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
@@ -71,10 +73,13 @@ func (d *Diagnosis) keeping(nodes map[string]topology.Labels) map[string]Keeping
 		}
 	}
 	for name, k := range keeping {
-		if d.Silent[name] { // whatever runs there
+		switch {
+		case d.Silent[name]: // whatever runs there
 			k.Unknown = unreachable
-			keeping[name] = k
+		case d.HubAway:
+			k.Unknown = cmp.Or(k.Unknown, hubAway)
 		}
+		keeping[name] = k
 	}
 	return keeping
 }

@@ -112,7 +112,9 @@ func (w *world) judgeCells(s *corev1.Service, o *overview, view *answer) {
 			t := w.of(name, s)
 			wrong, hidden = wrong || t.wrong && !t.hidden, hidden || t.hidden
 			if m := w.machines[name]; m.edge() && (cell.Word == "own" || cell.Word == "fallback") {
-				w.judgeWord(name, s, cell.Word, about)
+				if w.judgeWord(name, s, cell.Word, about); w.away {
+					w.Errorf("%s, and the wrappers have heard nothing since their hub went away", about)
+				}
 			}
 		}
 		if wrong != (cell.Severity == "failure") {

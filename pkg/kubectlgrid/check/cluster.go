@@ -273,6 +273,9 @@ func (c *Cluster) knowsGrids() bool {
 func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 	d := &gridview.Diagnosis{Findings: found, Nodes: make(map[string]topology.Labels, len(c.nodes)),
 		Wrapped: map[string]bool{}, Silent: map[string]bool{}, Unread: c.unread}
+	d.HubAway = c.asksHub() && slices.ContainsFunc(found, func(f Finding) bool {
+		return f.Check == gridview.CheckHub && f.Severity == Failure
+	})
 	for _, n := range c.nodes {
 		d.Nodes[n.Name], d.Silent[n.Name] = n.labels, n.silent
 		d.Wrapped[n.Name] = n.pod(wrapperProgram).program != "" &&
@@ -293,6 +296,11 @@ func (c *Cluster) installed(program Program) []*workload {
 	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
 		return w.avoidsEdge || (w.Kind == kindDeployment && w.desired == 0 && w.Namespace != system)
 	})
+}
+
+// asksHub reports whether wrappers ask a hub.
+func (c *Cluster) asksHub() bool {
+	return slices.ContainsFunc(c.installed(wrapperProgram), func(w *workload) bool { return w.hub })
 }
 
 // hasPod reports whether the cluster has a pod of a program that is not ending.

@@ -127,7 +127,7 @@ func (r *Report) checkHub(c *Cluster) {
 	for _, hub := range hubs {
 		about, ready = hub.Object, ready || hub.ready > 0
 	}
-	asks := slices.ContainsFunc(wrappers, func(w *workload) bool { return w.hub })
+	asks := c.asksHub()
 	r.first(check, "",
 		row{c.hubAPI && len(hubs) == 0, Failure, api, "it points to a hub that does not exist: deletions of " +
 			"namespaces and lists of all resources fail", "kubectl delete apiservice " + hubAPIName},

@@ -40,8 +40,8 @@ func desire(t *testing.T, o *Owner, template, site string) *unstructured.Unstruc
 }
 
 // TestWorkloadChild: nothing of the controller is in the pods. SuperEdge's wrote a hash over Go structs into them, so
-// that a new build of it replaced every pod. The digest is that of former releases: with another one, an upgrade applies
-// every child again, which gives each Deployment a new generation.
+// that a new build of it replaced every pod. The digest is that of former releases: with another one, an upgrade would
+// apply every child again, which gives each Deployment a new generation.
 func TestWorkloadChild(t *testing.T) {
 	d := desire(t, demoOwner(), plain, "east")
 	want := `{"apiVersion":"apps/v1","kind":"Deployment",

@@ -591,7 +591,7 @@ func (w *siteWorld) judge() {
 			p := w.pairs[[2]int{i, j}]
 			if is := w.of(viewer, other); is != p.state {
 				p.former, p.state = p.state, is
-				if now.Sub(p.since) < 10*time.Second {
+				if now.Sub(p.since)-round <= 11*time.Second { // it may not have been found out in the last second
 					p.former = uncertain
 				}
 				p.since = now

@@ -168,7 +168,7 @@ func (c *Cluster) powerOn(_ context.Context) error {
 		return err
 	}
 	var err error
-	if c.bridge, err = createBridge(c.id); err != nil {
+	if c.bridge, err = createBridge(c.id, c.dual()); err != nil {
 		return err
 	}
 	for _, node := range c.nodes {

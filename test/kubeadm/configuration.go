@@ -22,21 +22,33 @@ const ContainerdConfig = `version = 3
   SystemdCgroup = false
 `
 
-// networkConfig gives pods addresses of the node's range, on a bridge of the node.
-func networkConfig(index int) string {
+// podNetworkFile has networkConfig on a node.
+const podNetworkFile = "etc/cni/net.d/10-pods.conflist"
+
+// networkConfig gives pods addresses of the node's ranges, on a bridge of the node.
+func networkConfig(index int, dual bool) string {
+	ranges, routes := fmt.Sprintf(`[{"subnet": %q}]`, podRange(index)), `{"dst": "0.0.0.0/0"}`
+	if dual {
+		ranges += fmt.Sprintf(`, [{"subnet": %q}]`, podRange6(index))
+		routes += `, {"dst": "::/0"}`
+	}
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0", "name": "pods",
   "plugins": [{
     "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
-    "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s]}
   }]
 }
-`, podRange(index))
+`, ranges, routes)
 }
 
 // Configuration is what is not kubeadm's default. The server's certificate is also good for the host's loopback, from
 // where the cluster is used.
 func Configuration(node *Node, version string) string {
+	pods, services := PodNetwork, ServiceNetwork
+	if node.cluster.dual() {
+		pods, services = pods+","+podNetwork6, services+","+serviceNetwork6
+	}
 	return fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: %[1]s}
@@ -45,13 +57,13 @@ nodeRegistration:
   criSocket: unix:///run/containerd/containerd.sock
   imagePullPolicy: Never
   ignorePreflightErrors: [all]
-  kubeletExtraArgs: [{name: node-ip, value: %[1]s}]
+  kubeletExtraArgs: [{name: node-ip, value: "%[6]s"}]
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
 kubernetesVersion: %[3]s
 controlPlaneEndpoint: %[1]s:6443
-networking: {podSubnet: %[4]s, serviceSubnet: %[5]s}
+networking: {podSubnet: "%[4]s", serviceSubnet: "%[5]s"}
 apiServer: {certSANs: [127.0.0.1]}
 controllerManager:
   extraArgs: [{name: allocate-node-cidrs, value: "false"}]
@@ -68,7 +80,7 @@ imageGCHighThresholdPercent: 100
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 conntrack: {maxPerCore: 0}
-`, node.Address(), node.name, version, PodNetwork, ServiceNetwork)
+`, node.Address(), node.name, version, pods, services, node.addresses())
 }
 
 // joinConfig is a worker's.
@@ -82,6 +94,6 @@ nodeRegistration:
   criSocket: unix:///run/containerd/containerd.sock
   imagePullPolicy: Never
   ignorePreflightErrors: [all]
-  kubeletExtraArgs: [{name: node-ip, value: %[1]s}]
-`, node.Address(), node.name, token, controlPlane.Address())
+  kubeletExtraArgs: [{name: node-ip, value: "%[1]s"}]
+`, node.addresses(), node.name, token, controlPlane.Address())
 }

@@ -44,6 +44,22 @@ func (n *Node) Name() string { return n.name }
 // Address is the node's address.
 func (n *Node) Address() string { return address(n.index) }
 
+// dual reports whether pods, and Services that ask for it, have addresses of both families: in clusters of kubeadm.
+func (c *Cluster) dual() bool { return c.options.Distribution == nil }
+
+// addresses are the node's addresses, as the kubelet's --node-ip has them.
+func (n *Node) addresses() string {
+	if !n.cluster.dual() {
+		return n.Address()
+	}
+	return n.Address() + "," + address6(n.index)
+}
+
+// SetPodFamilies gives pods that start on the node from now on addresses of both families, or of IPv4 only.
+func (n *Node) SetPodFamilies(dual bool) error {
+	return n.WriteFile(podNetworkFile, networkConfig(n.index, dual))
+}
+
 // Namespace is the name of the node's network namespace.
 func (n *Node) Namespace() string { return n.cluster.id + "-" + n.name }
 
@@ -52,7 +68,7 @@ func (n *Node) log() string { return filepath.Join(n.cluster.dir, n.name+".log")
 
 // PowerOn starts the node. It does not wait for anything that runs on it.
 func (n *Node) PowerOn() error {
-	namespace, err := createUplink(n.cluster.bridge, n.Namespace(), n.index, len(n.cluster.nodes))
+	namespace, err := createUplink(n.cluster.bridge, n.Namespace(), n.index, len(n.cluster.nodes), n.cluster.dual())
 	if err != nil {
 		return err
 	}
@@ -251,11 +267,11 @@ func (n *Node) makeDisk() error {
 		fmt.Fprintf(&hosts, "%s %s\n", other.Address(), other.name)
 	}
 	files := map[string]string{
-		"etc/hosts":                      hosts.String(),
-		"etc/hostname":                   n.name + "\n",
-		"etc/resolv.conf":                "nameserver " + router + "\n", // nobody answers there
-		"etc/machine-id":                 fmt.Sprintf("%032x\n", n.index+1),
-		"etc/cni/net.d/10-pods.conflist": networkConfig(n.index),
+		"etc/hosts":       hosts.String(),
+		"etc/hostname":    n.name + "\n",
+		"etc/resolv.conf": "nameserver " + router + "\n", // nobody answers there
+		"etc/machine-id":  fmt.Sprintf("%032x\n", n.index+1),
+		podNetworkFile:    networkConfig(n.index, n.cluster.dual()),
 	}
 	if n.cluster.options.Distribution == nil {
 		files["etc/containerd/config.toml"] = ContainerdConfig

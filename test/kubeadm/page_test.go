@@ -40,12 +40,13 @@ var (
 	siteOf = map[string]string{"node0": "east", "node1": "west"}
 )
 
-// TestPages follows docs/kubeadm.md, systemd.md, coredns.md and upgrade.md, with the commands as they are there. node0
-// and node1 are two sites; the control plane's node is none, and never an edge node. All three ask a closed Service all
-// the time. A request that is lost, or answered by a foreign site where that is closed off, fails the step; so do two
-// kube-proxies that run on one node at once.
+// TestPages follows docs/kubeadm.md, hub.md, systemd.md, coredns.md and upgrade.md, with the commands as they are
+// there. node0 and node1 are two sites; the control plane's node is none, and never an edge node. All three ask a closed
+// Service all the time. A request that is lost, or answered by a foreign site where that is closed off, fails the step;
+// so do two kube-proxies that run on one node at once.
 func TestPages(t *testing.T) {
 	o := newOperator(t)
+	o.Must(shared.Node("node0").SetPodFamilies(false)) // until judgeFamilies
 	p := &pages{sites: &sites{
 		operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{},
 	}}
@@ -62,6 +63,9 @@ func TestPages(t *testing.T) {
 		{"install", (*pages).install},
 		{"label", (*pages).label},
 		{"check and prove", (*pages).checkAndProve},
+		{"what all commands say of Services", (*pages).judgeServices},
+		{"what all commands say of families", (*pages).judgeFamilies},
+		{"what all commands say of a hub", (*pages).judgeHub},
 		{"move a node", (*pages).moveANode},
 		{"readiness", (*pages).readiness},
 		{"upgrade", (*pages).upgrade},

@@ -79,10 +79,12 @@ type pod struct {
 // been since they run without a break: what more there are after scaling interrupts nothing.
 type fleet struct {
 	replicas, base int
-	nodes          []*node
-	pods           []*pod
-	former         string
-	appliedAt      time.Time
+	// scaled: the workload's controller has not seen its replicas, so its status is of others.
+	scaled    bool
+	nodes     []*node
+	pods      []*pod
+	former    string
+	appliedAt time.Time
 	// good is how long all pods have run the revision goodOf without a break. A silence, and what follows from it until
 	// all run again, are no break: returning is set meanwhile.
 	good      time.Duration
@@ -188,6 +190,7 @@ func (w *world) control(p *place) {
 	if !p.exists || p.idle || w.IntN(4) > 0 {
 		return
 	}
+	p.scaled = false
 	switch s.kind {
 	case deployment:
 		w.controlDeployment(p)
@@ -492,9 +495,9 @@ func (w *world) complete(p *place) (complete bool, waits string) {
 		strays := slices.ContainsFunc(p.pods, func(pod *pod) bool { return pod.node.notReady && !w.wants(p, pod.node) })
 		return updated >= needs && available >= want && want > 0 && !strays, waits
 	}
-	most := max(want, updated)
-	if w.shape.kind == statefulSet { // which pods of a smaller set are ready is known once the others are gone
-		most = want
+	most := want
+	if w.shape.kind == deployment {
+		most = updated
 	}
 	return updated >= needs && available >= want && all <= most, waits
 }
@@ -550,7 +553,8 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	}
 	s.PerNode, s.Progress = w.shape.kind == daemonSet, p.progressAt.Add(w.skew)
 	complete, waits := w.complete(p)
-	current := s.Revision == p.named() && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
+	observed := w.now.After(p.appliedAt.Add(time.Second)) && !p.scaled
+	current := s.Revision == p.named() && observed
 	s.Ready = current && !s.Silent && complete && waits == ""
 	if current && !s.Ready {
 		s.Waits = waits

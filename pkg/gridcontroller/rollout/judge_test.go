@@ -474,10 +474,10 @@ func (w *world) settleGates() {
 		}
 		_, silent := w.most(wave)
 		all = all && suspects <= silent
-		left := false // somebody who could begin; one whose workload was edited has begun
+		left := false // somebody who could begin
 		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
 			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
-				return !p.held && !p.idle && !p.accepted && (!p.exists || p.named() != rev)
+				return !p.held && !p.idle && !p.accepted && (!p.exists || p.named() != rev) // no gate keeps an edit
 			})
 		}
 		manual := wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].Approval == v1.ApprovalManual
@@ -1055,7 +1055,7 @@ func (w *world) scale(p *place) {
 		of = w.places
 	}
 	for _, p := range of {
-		p.base, p.replicas, p.loose = min(p.base, to), to, true
+		p.base, p.replicas, p.scaled, p.loose = min(p.base, to), to, p.scaled || p.replicas != to, true
 		w.prove(p, 0)
 	}
 	w.note("%d sites are scaled to %d, %s among them", len(of), to, p.name)

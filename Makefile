@@ -250,7 +250,7 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-images ## Runs the pages about kubeadm on such a cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
+test-kubeadm: kubeadm-images ## Runs the pages about kubeadm on such a cluster, with traffic, 11 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 

@@ -41,9 +41,9 @@ var (
 )
 
 // TestPages follows docs/kubeadm.md, hub.md, systemd.md, coredns.md and upgrade.md, with the commands as they are
-// there. node0 and node1 are two sites; the control plane's node is none, and never an edge node. All three ask a closed
-// Service all the time. A request that is lost, or answered by a foreign site where that is closed off, fails the step;
-// so do two kube-proxies that run on one node at once.
+// there. node0 and node1 are two sites; the control plane's node is none, and never an edge node. All three ask a
+// closed Service all the time. A request that is lost, or answered by a foreign site where that is closed off, fails
+// the step; so do two kube-proxies that run on one node at once.
 func TestPages(t *testing.T) {
 	o := newOperator(t)
 	o.Must(shared.Node("node0").SetPodFamilies(false)) // until judgeFamilies

@@ -139,7 +139,7 @@ func (p *pages) judgeHub() {
 		"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}}}}'`)
 	away := through
 	away.Name, away.Code, away.Proof, away.Says = "the hub is dead", 3, 3, "none of its pods is available"
-	away.Cells = map[string]string{"east": "unknown unknown", "west": "unknown unknown"}
+	away.Cells = map[string]string{"east": verdict.Unknown, "west": verdict.Unknown}
 	j.Expect(away)
 	since := away
 	since.Name, since.Grid, since.Service = "a Service since then", "since", p.serviceGrid("since", "")

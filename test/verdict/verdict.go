@@ -40,6 +40,9 @@ type Judge struct {
 	url, token string // of the dashboard
 }
 
+// Unknown is the cell of a site if nothing is known of what its nodes show: its word, and its severity.
+const Unknown = "unknown" + " unknown"
+
 // Case is a Service of a ServiceGrid, and what is to be seen of it.
 type Case struct {
 	Name    string

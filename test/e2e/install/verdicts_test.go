@@ -166,7 +166,7 @@ func (f *fixture) verdictsWithoutHub() {
 	f.Cluster.Hubs[0].Kill()
 	away := through
 	away.Name, away.Code, away.Proof, away.Says = "the hub is dead", 3, 3, "it is not available ("
-	away.Cells = map[string]string{"east": "unknown unknown", "west": "unknown unknown"}
+	away.Cells = map[string]string{"east": verdict.Unknown, "west": verdict.Unknown}
 	j.Expect(away)
 	since := away
 	since.Name, since.Grid, since.Service = "a Service since then", "since", f.serviceGrid("since", "")

@@ -418,6 +418,67 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 	}
 }
 
+// TestDaemonSetIsCheckedBesideASilentNode: a node of the site falls silent while its check runs. The check is still
+// followed. Otherwise its deadline would pass without it, and the site would fail.
+func TestDaemonSetIsCheckedBesideASilentNode(t *testing.T) {
+	wave := named("all")
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(wave),
+	}}
+	f := newFixture(t, grid)
+	f.node("lab-a", "lab")
+	f.node("lab-b", "lab")
+	f.passes(grid)
+	d := f.reportDaemonSet("agent-lab", 2, 2, 2)
+	f.passes(grid)
+	f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(plain, `"i"`, `"two"`)) })
+	f.passes(grid)
+	f.note("lab-a", &nodeState{
+		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+	})
+	owned := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID(name),
+			Labels: map[string]string{
+				"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: "two",
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
+			},
+		}
+	}
+	all := []client.Object{&appsv1.ControllerRevision{ObjectMeta: owned("agent-lab-two"), Revision: 2}}
+	for node, ready := range map[string]corev1.ConditionStatus{
+		"lab-a": corev1.ConditionFalse, "lab-b": corev1.ConditionTrue,
+	} {
+		all = append(all, &corev1.Pod{
+			ObjectMeta: owned(node), Spec: corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: ready},
+			}},
+		})
+	}
+	for _, o := range all {
+		if err := f.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.reportDaemonSet("agent-lab", 2, 2, 1)
+	f.step(askPause)
+	f.passes(grid)
+	job := f.job()
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	if err := f.client.Status().Update(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	f.step(askPause)
+	f.passes(grid)
+	if r := grid.Status.Rollout; r.Phase != v1.RolloutComplete {
+		t.Errorf("node b has passed the check, and the rollout is %s: %s", r.Phase, r.Message)
+	}
+}
+
 // TestDaemonSetWithASilentNode: of the site's three nodes one had the change and fell silent, one has it, one does not:
 // the silent one uses up the DaemonSet's maxUnavailable.
 func TestDaemonSetWithASilentNode(t *testing.T) {

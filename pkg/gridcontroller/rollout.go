@@ -125,7 +125,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	}
 	plan := rollout.NewPlan(in)
 	if len(plan.Ask)+len(plan.Checks) > 0 {
-		p.readPodsAndChecks(ctx, plan, in.Sites)
+		p.readPodsAndChecks(ctx, plan, in)
 		plan = rollout.NewPlan(in)
 	}
 	p.memory.rollout.known = plan.Known
@@ -213,14 +213,14 @@ func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error
 	return templates.Fits(site)
 }
 
-// readPodsAndChecks answers the plan's questions for pods, and runs checks. Questions for which the time is too short
-// are left to the next pass.
-func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sites []rollout.Site) {
+// readPodsAndChecks answers the plan's questions for pods, and runs the checks that are due by these answers. Questions
+// for which the time is too short are left to the next pass.
+func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, in rollout.Input) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	byName := make(map[string]*rollout.Site, len(sites))
-	for i := range sites {
-		byName[sites[i].Name] = &sites[i]
+	byName := make(map[string]*rollout.Site, len(in.Sites))
+	for i := range in.Sites {
+		byName[in.Sites[i].Name] = &in.Sites[i]
 	}
 	for _, q := range plan.Ask {
 		memory, site := p.memory.ofSite(q.Name), byName[q.Name]
@@ -236,7 +236,7 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, sit
 		}
 		site.Pods = &memory.asked
 	}
-	for _, name := range plan.Checks {
+	for _, name := range rollout.NewPlan(in).Checks {
 		byName[name].Check = p.check(ctx, name, plan.Status.StartTime)
 	}
 }

@@ -575,7 +575,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		told := w.answer(w.find(q.Name))
 		site(q.Name).Pods = &told
 	}
-	for _, name := range plan.Checks {
+	for _, name := range rollout.NewPlan(in).Checks { // of a site that is silent in part they depend on its pods
 		site(name).Check = w.check(w.find(name), plan.Status.StartTime)
 	}
 	return rollout.NewPlan(in)

@@ -38,7 +38,7 @@ func newDiffCommand(c *command) *cobra.Command {
 		Short: "Show what applying grids would change in their workloads",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. It asks\n" +
 			"the API server (dry-run), so the answer has what the API server or a webhook would fill in or refuse.\n" +
-			"Sites whose children are equal now and afterwards are shown once, by the first of them, and named.\n\n" +
+			"Sites whose children change in the same way are shown once, by the first of them, and named.\n\n" +
 			"With --site it compares what one site of a grid in the cluster has with what it will get, for example\n" +
 			"because a rollout has not reached it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names a program to compare with in place of diff -u -N, as for kubectl diff. You\n" +

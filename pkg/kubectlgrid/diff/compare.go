@@ -20,11 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
-	"github.com/application-grid/application-grid/pkg/program/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -39,22 +37,24 @@ type Source struct {
 	Site string
 }
 
-// Answer is what applying a grid would change in its child, or in the children of several sites that are the same now
-// and would get the same.
+// Answer is what applying a grid would change in its child, or in the same way in the children of several sites.
 type Answer struct {
-	// Title names the grid, the template with the overrides that change it, and the site that was tried: the first of
-	// Sites, as an example of all of them. Child names its child.
+	// Title names the grid and the template with the overrides that change it. Child names the child of the first site.
 	Title, Child string
-	Sites        []string
+	// Sites is empty for the grid itself and its Service.
+	Sites []string
 	// Live is the present child as YAML, empty if it does not exist. Merged is the child after applying.
 	Live, Merged string
 	// Notes are other actions of the controller, and why the grid or the child is Refused.
 	Notes   []string
 	Refused bool
+
+	// change has both directions of a patch of an existing child.
+	change string
 }
 
 // Differs reports whether the child would change.
-func (a *Answer) Differs() bool { return !a.Refused && a.Live != a.Merged }
+func (a *Answer) Differs() bool { return a.Live != a.Merged }
 
 func (a *Answer) note(format string, args ...any) {
 	a.Notes = append(a.Notes, fmt.Sprintf(format, args...))
@@ -71,11 +71,12 @@ func (a *Answer) refuse(err error) error {
 }
 
 // Compare returns what applying a grid, which must have a namespace, would change: first an answer about the grid
-// itself. Its client cannot write.
+// itself, or its Service. Its client cannot write.
 func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured) ([]*Answer, error) {
 	about := &Answer{
 		Title: fmt.Sprintf("%s %s/%s", manifest.GetKind(), manifest.GetNamespace(), manifest.GetName()),
 	}
+	answers := []*Answer{about}
 	k := kindOf(manifest)
 	if k == nil {
 		return nil, fmt.Errorf("%s is not a grid", about.Title)
@@ -83,25 +84,23 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	s.API = client.NewDryRunClient(client.WithFieldValidation(s.API, metav1.FieldValidationStrict))
 	grid := k.New()
 	if err := about.refuse(applyGrid(ctx, s.API, manifest, grid)); err != nil || about.Refused {
-		return []*Answer{about}, err
+		return answers, err
 	}
-	c := &comparison{
-		Source: s, owner: gridchild.OwnerOf(*k, grid), live: map[string]*unstructured.Unstructured{},
-		answers: []*Answer{about}, groups: map[string]*Answer{},
-	}
+	c := &comparison{Source: s, owner: gridchild.OwnerOf(*k, grid), live: map[string]*unstructured.Unstructured{}}
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	visit := func(u *unstructured.Unstructured) { c.live[u.GetName()] = u }
-	if err := pages.Each(ctx, s.API, list, visit, client.InNamespace(c.owner.Namespace)); err != nil {
+	list.SetGroupVersionKind(k.Child)
+	if err := s.API.List(ctx, list, client.InNamespace(c.owner.Namespace)); err != nil {
 		return nil, fmt.Errorf("asking for the %ss of namespace %s: %w", k.Child.Kind, c.owner.Namespace, err)
+	}
+	for i := range list.Items {
+		c.live[list.Items[i].GetName()] = &list.Items[i]
 	}
 	if service, ok := grid.(*v1.ServiceGrid); ok {
 		child, err := gridchild.OfService(c.owner, service.Spec.Template)
-		err = c.add(ctx, about.Title, "", child, err)
-		return c.answers, err
+		return answers, c.try(ctx, about, child, err)
 	}
-	err := c.addSites(ctx, grid)
-	return c.answers, err
+	sites, err := c.sites(ctx, about, grid)
+	return append(answers, sites...), err
 }
 
 // applyGrid applies the manifest, and reads the resulting grid.
@@ -146,24 +145,19 @@ type comparison struct {
 
 	owner *gridchild.Owner
 	// live has the objects of the namespace that have the kind of the grid's children, by name, whoever owns them.
-	live    map[string]*unstructured.Unstructured
-	answers []*Answer
-	// groups has the answer for sites whose children would change in the same way: they have the same now, and get the
-	// same.
-	groups map[string]*Answer
+	live map[string]*unstructured.Unstructured
 }
 
-// addSites adds the sites of a grid of workloads, whose children package gridchild names and renders.
-func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
+// sites returns the answers about the sites of a grid of workloads, whose children package gridchild names and renders.
+func (c *comparison) sites(ctx context.Context, about *Answer, grid v1.Object) ([]*Answer, error) {
 	spec, status := v1.Workload(grid)
-	about := c.answers[0]
 	if follow := status.GridUniqKey; follow != "" && follow != spec.GridUniqKey {
 		about.note("gridUniqKey changes from %s to %s: the workloads of the old key's sites are removed as "+
 			"spec.removal says", follow, spec.GridUniqKey)
 	}
 	revision, err := gridrevision.Of(c.owner.Kind, grid)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	nodes := map[string][]labels.Labels{}
 	for _, node := range c.Nodes {
@@ -183,107 +177,65 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 		}
 		return nil
 	})
+	if c.Site != "" {
+		sites = slices.DeleteFunc(sites, func(site string) bool { return site != c.Site })
+	}
+	if len(sites) == 0 {
+		about.note("no node has the label %s, so there is nothing to compare",
+			strings.TrimSuffix(c.owner.Key+"="+c.Site, "="))
+	}
+	var answers []*Answer
+	groups := map[string]*Answer{} // by how their children change
 	for _, site := range sites {
-		if c.Site != "" && c.Site != site {
-			continue
-		}
 		template, overrides := gridchild.Parts(templates.Variant(site))
 		if len(overrides) > 0 {
 			template += " with " + strings.Join(overrides, ", ")
 		}
+		a := &Answer{Title: about.Title + ", template " + template, Sites: []string{site}}
 		child, err := names.Child(site, templates, templates)
-		if err := c.add(ctx, about.Title+", template "+template, site, child, err); err != nil {
-			return err
+		if err := c.try(ctx, a, child, err); err != nil {
+			return nil, err
 		}
+		key := fmt.Sprint(a.Title, a.Notes, a.change)
+		if known := groups[key]; known != nil {
+			known.Sites = append(known.Sites, site)
+			continue
+		}
+		groups[key], answers = a, append(answers, a)
 	}
-	if len(c.answers) == 1 {
-		about.note("no node has the label %s, so there is nothing to compare",
-			strings.TrimSuffix(c.owner.Key+"="+c.Site, "="))
-	}
-	return nil
+	return answers, nil
 }
 
-// add adds a site to the answer of its group. The child of the first one is tried. err is why there is no child.
-func (c *comparison) add(
-	ctx context.Context, title, site string, child *unstructured.Unstructured, err error,
-) error {
-	a, group := &Answer{Title: title, Sites: []string{site}}, title
+// try asks the API server for the child after applying it, and notes other actions of the controller. err is why there
+// is no child.
+func (c *comparison) try(ctx context.Context, a *Answer, child *unstructured.Unstructured, err error) error {
 	var live *unstructured.Unstructured
 	if err == nil {
 		if live = c.live[child.GetName()]; live != nil {
-			group += c.likeness(live, gridchild.SetsReplicas(child))
 			err = gridchild.ExistingOf(live).Claim(c.owner, live.GetName())
 		}
 	}
+	merged := child.DeepCopy()
+	if err == nil {
+		a.Child = strings.Join([]string{child.GetKind(), child.GetNamespace(), child.GetName()}, ".")
+		err = c.API.Apply(ctx, client.ApplyConfigurationFromUnstructured(merged), client.FieldOwner(v1.FieldManager),
+			client.ForceOwnership)
+	}
 	if err := a.refuse(err); err != nil {
-		return err
-	}
-	group += strings.Join(a.Notes, "")
-	if known := c.groups[group]; known != nil {
-		known.Sites = append(known.Sites, site)
-		return nil
-	}
-	c.groups[group], c.answers = a, append(c.answers, a)
-	if title != c.answers[0].Title { // it is not a Service
-		a.Title += ", site " + enumerate.First(a.Sites, 1)
+		return fmt.Errorf("trying %s, site %s: %w", a.Title, strings.Join(a.Sites, ""), err)
 	}
 	if a.Refused {
 		return nil
 	}
-	return a.try(ctx, c.API, live, child)
-}
-
-// likeness returns a text of everything that applying a child could change in a live one, except the site, and the
-// replicas if they are kept: its labels, the controller's annotations, its owners, its spec, and the fields that the
-// controller owns in it, which are removed when they are not applied again.
-func (c *comparison) likeness(live *unstructured.Unstructured, replicas bool) string {
-	annotations := live.GetAnnotations()
-	maps.DeleteFunc(annotations, func(key, _ string) bool {
-		return !strings.HasPrefix(key, v1.GroupName+"/") || key == v1.AnnotationAppliedDigest
-	})
-	spec, _ := live.Object["spec"].(map[string]any)
-	if spec = maps.Clone(spec); !replicas {
-		delete(spec, "replicas")
-	}
-	parts := []any{live.GetLabels(), annotations, live.GetOwnerReferences(), spec}
-	for _, entry := range live.GetManagedFields() {
-		if entry.Manager == v1.FieldManager {
-			parts = append(parts, entry.Operation, entry.Subresource, entry.FieldsV1)
-		}
-	}
-	text, err := json.Marshal(parts)
-	if err != nil { // it is like no other
-		return live.GetName()
-	}
-	site := v1.SiteOf(live, c.owner.Name)
-	return strings.NewReplacer(fmt.Sprintf("%q:%q", v1.LabelGridSite, site), "",
-		fmt.Sprintf("%q:%q", c.owner.Key, site), "").Replace(string(text))
-}
-
-// try asks the API server for the child after applying it, and notes other actions of the controller. live is the
-// present child; nil if there is none. It keeps its replicas if no template sets them.
-func (a *Answer) try(ctx context.Context, api client.Client, live, child *unstructured.Unstructured) error {
-	merged := child.DeepCopy()
-	a.Child = strings.Join([]string{merged.GetKind(), merged.GetNamespace(), merged.GetName()}, ".")
-	if live != nil {
-		merged.SetUID(live.GetUID())
-	}
-	err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(merged), client.FieldOwner(v1.FieldManager),
-		client.ForceOwnership)
-	if err := a.refuse(err); err != nil {
-		return fmt.Errorf("applying %s (a dry run): %w", a.Child, err)
-	}
-	if live == nil || a.Refused {
-		a.Merged = readable(merged)
+	if live == nil {
+		a.Merged, a.change = readable(merged), "it is made"
 		return nil
 	}
-	replicas, ok, _ := unstructured.NestedInt64(live.Object, "spec", "replicas")
-	if ok && !gridchild.SetsReplicas(child) {
-		_ = unstructured.SetNestedField(merged.Object, replicas, "spec", "replicas") // it has a spec
-		if slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-			return entry.Manager == v1.FieldManager && strings.Contains(entry.FieldsV1.GetRawString(), `"f:replicas":`)
-		}) {
-			a.note("the template no longer sets replicas, so each site keeps the number it has: %d here", replicas)
+	if !gridchild.SetsReplicas(child) { // the controller keeps them
+		before, set, _ := unstructured.NestedInt64(live.Object, "spec", "replicas")
+		if now, _, _ := unstructured.NestedInt64(merged.Object, "spec", "replicas"); set && now != before {
+			a.note("the template no longer sets replicas, so each site keeps the number it has")
+			_ = unstructured.SetNestedField(merged.Object, before, "spec", "replicas") // it has a spec
 		}
 	}
 	if why, held := live.GetAnnotations()[v1.AnnotationHold]; held {
@@ -294,20 +246,24 @@ func (a *Answer) try(ctx context.Context, api client.Client, live, child *unstru
 			"which is not shown here")
 	}
 	a.Live, a.Merged = readable(live), readable(merged)
-	return nil
+	there, err := client.MergeFrom(live).Data(merged)
+	back, also := client.MergeFrom(merged).Data(live)
+	a.change = string(there) + string(back)
+	return errors.Join(err, also)
 }
 
-// readable returns an object as YAML, without the fields that the API server or the controller counts.
+// readable returns an object as YAML, and removes its status and the fields that the API server or the controller
+// counts.
 func readable(object *unstructured.Unstructured) string {
-	out := object.DeepCopy()
+	unstructured.RemoveNestedField(object.Object, "status")
 	for _, field := range []string{"managedFields", "generation", "resourceVersion", "uid", "creationTimestamp"} {
-		unstructured.RemoveNestedField(out.Object, "metadata", field)
+		unstructured.RemoveNestedField(object.Object, "metadata", field)
 	}
-	unstructured.RemoveNestedField(out.Object, "metadata", "annotations", v1.AnnotationAppliedDigest)
-	if len(out.GetAnnotations()) == 0 {
-		out.SetAnnotations(nil)
+	unstructured.RemoveNestedField(object.Object, "metadata", "annotations", v1.AnnotationAppliedDigest)
+	if len(object.GetAnnotations()) == 0 {
+		object.SetAnnotations(nil)
 	}
-	text, err := yaml.Marshal(out.Object)
+	text, err := yaml.Marshal(object.Object)
 	if err != nil { // impossible: it was read as JSON
 		return err.Error()
 	}

@@ -23,10 +23,15 @@ import (
 // Read reads the grids in files, or in directories of .yaml, .yml and .json files. The name - is stdin. others is how
 // many of the objects are not grids. It is an error if none is one.
 func Read(names []string, stdin io.Reader) (grids []*unstructured.Unstructured, others int, err error) {
-	add := func(object runtime.Object) error {
-		if u, ok := object.(*unstructured.Unstructured); ok && kindOf(u) != nil {
+	var add func(object runtime.Object) error
+	add = func(object runtime.Object) error {
+		u, ok := object.(*unstructured.Unstructured)
+		switch {
+		case ok && u.IsList():
+			return u.EachListItem(add)
+		case ok && kindOf(u) != nil:
 			grids = append(grids, u)
-		} else {
+		default:
 			others++
 		}
 		return nil
@@ -36,22 +41,14 @@ func Read(names []string, stdin io.Reader) (grids []*unstructured.Unstructured, 
 		if entries, err := os.ReadDir(name); err == nil {
 			files = nil
 			for _, entry := range entries {
-				if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) && !entry.IsDir() {
+				if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
 					files = append(files, filepath.Join(name, entry.Name()))
 				}
 			}
 		}
 		for _, file := range files {
-			in := stdin
-			if file != "-" {
-				data, err := os.ReadFile(file) //nolint:gosec // the file that the user names
-				if err != nil {
-					return nil, 0, fmt.Errorf("reading %s: %w", name, err)
-				}
-				in = bytes.NewReader(data)
-			}
-			if err := decode(in, add); err != nil {
-				return nil, 0, fmt.Errorf("reading %s: %w", name, err)
+			if err := decode(file, stdin, add); err != nil {
+				return nil, 0, fmt.Errorf("reading %s: %w", file, err)
 			}
 		}
 	}
@@ -61,28 +58,25 @@ func Read(names []string, stdin io.Reader) (grids []*unstructured.Unstructured, 
 	return grids, others, nil
 }
 
-// decode adds the objects in a stream of YAML or JSON documents, and those in a List.
-func decode(in io.Reader, add func(runtime.Object) error) error {
-	for decoder := yaml.NewYAMLOrJSONDecoder(in, 4096); ; {
-		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
-		err := decoder.Decode(&raw)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err == nil && len(raw.Raw) == 0: // it has only comments
-			continue
-		case err == nil:
-			err = u.UnmarshalJSON(raw.Raw)
-		}
-		if err == nil && u.IsList() {
-			err = u.EachListItem(add)
-		} else if err == nil {
-			err = add(u)
-		}
-		if err != nil {
-			return err
+// decode adds the objects in a file of YAML or JSON documents.
+func decode(file string, stdin io.Reader, add func(runtime.Object) error) error {
+	data, err := os.ReadFile(file) //nolint:gosec // the file that the user names
+	if file == "-" {
+		data, err = io.ReadAll(stdin)
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096); err == nil; {
+		var raw runtime.RawExtension
+		if err = decoder.Decode(&raw); err == nil && len(raw.Raw) > 0 { // it has more than comments
+			u := &unstructured.Unstructured{}
+			if err = u.UnmarshalJSON(raw.Raw); err == nil {
+				err = add(u)
+			}
 		}
 	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // kindOf returns the kind of grid that an object is; nil if it is not a grid.
@@ -97,12 +91,15 @@ func kindOf(u *unstructured.Unstructured) *v1.GridKind {
 
 // Print writes the changes, below lines with their sites. A program compares two files, and ends with 1 if they differ.
 func (a *Answer) Print(ctx context.Context, program []string, out, problems io.Writer) error {
-	lines := slices.Concat([]string{a.Title}, a.Notes)
-	if len(a.Sites) > 1 {
-		lines = slices.Insert(lines, 1, fmt.Sprintf("the same for %s: %s", enumerate.Count(len(a.Sites)-1, "site"),
-			enumerate.First(a.Sites[1:], len(a.Sites))))
+	about := a.Title
+	if len(a.Sites) > 0 {
+		about += ", site " + enumerate.First(a.Sites[:1], 1)
+	}
+	if others := len(a.Sites) - 1; others > 0 {
+		about += fmt.Sprintf("\nthe same for %s: %s", enumerate.Count(others, "site"), enumerate.First(a.Sites[1:], others))
 	}
 	if a.Differs() || len(a.Notes) > 0 {
+		lines := append([]string{about}, a.Notes...)
 		fmt.Fprintln(out, "# "+strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n# "))
 	}
 	if !a.Differs() {

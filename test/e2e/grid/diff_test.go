@@ -79,7 +79,7 @@ func TestPluginDiff(t *testing.T) {
 
 	// Replicas that a template names no more stay.
 	f.expectSaid(f.diff(diffGrid("paused: false", "")), 0,
-		"# the template no longer sets replicas, so each site keeps the number it has: 2 here\n")
+		"# the template no longer sets replicas, so each site keeps the number it has\n")
 
 	f.expectRefusedDiffs(changed)
 

@@ -76,7 +76,6 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	about := &Answer{
 		Title: fmt.Sprintf("%s %s/%s", manifest.GetKind(), manifest.GetNamespace(), manifest.GetName()),
 	}
-	answers := []*Answer{about}
 	k := kindOf(manifest)
 	if k == nil {
 		return nil, fmt.Errorf("%s is not a grid", about.Title)
@@ -84,7 +83,7 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	s.API = client.NewDryRunClient(client.WithFieldValidation(s.API, metav1.FieldValidationStrict))
 	grid := k.New()
 	if err := about.refuse(applyGrid(ctx, s.API, manifest, grid)); err != nil || about.Refused {
-		return answers, err
+		return []*Answer{about}, err
 	}
 	c := &comparison{Source: s, owner: gridchild.OwnerOf(*k, grid), live: map[string]*unstructured.Unstructured{}}
 	list := &unstructured.UnstructuredList{}
@@ -97,10 +96,10 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	}
 	if service, ok := grid.(*v1.ServiceGrid); ok {
 		child, err := gridchild.OfService(c.owner, service.Spec.Template)
-		return answers, c.try(ctx, about, child, err)
+		return []*Answer{about}, c.try(ctx, about, child, err)
 	}
 	sites, err := c.sites(ctx, about, grid)
-	return append(answers, sites...), err
+	return append([]*Answer{about}, sites...), err
 }
 
 // applyGrid applies the manifest, and reads the resulting grid.

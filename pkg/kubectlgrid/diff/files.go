@@ -96,7 +96,8 @@ func (a *Answer) Print(ctx context.Context, program []string, out, problems io.W
 		about += ", site " + enumerate.First(a.Sites[:1], 1)
 	}
 	if others := len(a.Sites) - 1; others > 0 {
-		about += fmt.Sprintf("\nthe same for %s: %s", enumerate.Count(others, "site"), enumerate.First(a.Sites[1:], others))
+		about += fmt.Sprintf("\nthe same for %s: %s", enumerate.Count(others, "site"),
+			enumerate.First(a.Sites[1:], others))
 	}
 	if a.Differs() || len(a.Notes) > 0 {
 		lines := append([]string{about}, a.Notes...)

@@ -130,7 +130,7 @@ func TestNoSiteHides(t *testing.T) {
 		"drift": {one, two, someone(t, `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"three"}]}}}}`),
 			"default: a b c; default: z"},
 		"a field of somebody else's": {one, two, someone(t, `{"spec":{"minReadySeconds":7}}`), "default: a b c z"},
-		"an autoscaler": {one, two, someone(t, `{"spec":{"replicas":7}}`), "default: a b c z"},
+		"an autoscaler":              {one, two, someone(t, `{"spec":{"replicas":7}}`), "default: a b c z"},
 		"an autoscaler that is to stop": {
 			one, webSpec("one", "overrides: [{name: all, sites: {names: ['*']}, replicas: 2}],"),
 			someone(t, `{"spec":{"replicas":7}}`), "default with all: a b c; default with all: z"},

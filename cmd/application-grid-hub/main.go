@@ -23,7 +23,7 @@ func (o *options) program() flags.Program {
 			if err != nil {
 				return err
 			}
-			server, err := hub.Start(ctx, config)
+			server, err := hub.NewOnceAnswered(ctx, config)
 			if err != nil || server == nil {
 				return err
 			}

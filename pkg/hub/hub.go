@@ -108,10 +108,10 @@ type Server struct {
 // until it has read the RBAC rules.
 const awaitRefusal = 10 * time.Second
 
-// Start makes a Server as soon as the API server answers, from which New reads once how callers are authenticated. A
-// hub that ended instead, because it starts while the API server is away, would be restarted with growing pauses. Start
-// returns nil when ctx is done, and the errors of New.
-func Start(ctx context.Context, config Config) (*Server, error) {
+// NewOnceAnswered makes a Server as soon as the API server answers, from which New reads once how callers are
+// authenticated. A hub that ended instead, because it starts while the API server is away, would be restarted with
+// growing pauses. It returns nil when ctx is done, and the errors of New.
+func NewOnceAnswered(ctx context.Context, config Config) (*Server, error) {
 	upstream, err := config.Connection.Config()
 	if err != nil {
 		return nil, err

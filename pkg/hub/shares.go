@@ -103,7 +103,7 @@ type placed struct {
 	// set is the one whose classes have the endpoints; nil if the slice is in every share, whole.
 	set *keySet
 
-	// parts are the endpoints of a Service with keys, labelsOf the labels of their nodes; see at.
+	// parts are the endpoints of a Service with keys, labelsOf the labels of their nodes; see splitFor.
 	parts    *wire.Parts
 	labelsOf func(node []byte) topology.Labels
 }

@@ -95,7 +95,7 @@ func start(ctx context.Context, t *testing.T, upstream string, during func()) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Start(ctx, Config{Connection: connection, Apply: func(*genericapiserver.Config) error {
+	return NewOnceAnswered(ctx, Config{Connection: connection, Apply: func(*genericapiserver.Config) error {
 		if during != nil {
 			during()
 		}

@@ -58,7 +58,7 @@ func (s reading) publish(c *facts.Change) {
 	for o := range changed {
 		t.publishSlice(o)
 	}
-	t.sendToStreams()
+	t.queueToStreams()
 }
 
 // publishNode publishes a node, or its removal, to its own class, and its labels to the classes that name it.
@@ -227,8 +227,8 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 	t.classes[c].added[bucket] += delta
 }
 
-// sendToStreams sends the changes of the classes to their streams.
-func (t *step) sendToStreams() {
+// queueToStreams queues the changes of the classes at their streams.
+func (t *step) queueToStreams() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
 	tell := func(c *class, content ...*chunk) {

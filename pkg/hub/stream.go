@@ -106,7 +106,7 @@ func (st *stream) signal() {
 func (st *stream) Changed() <-chan struct{} { return st.wake }
 
 // Next implements serve.Steps.
-func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err error) {
+func (st *stream) Next() (data [][]byte, release func(observe func(time.Time)), err error) {
 	st.shares.mu.Lock()
 	queue := st.queue
 	st.queue, err = nil, st.err

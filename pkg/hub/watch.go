@@ -67,15 +67,15 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, node string) erro
 	if err != nil {
 		return err
 	}
-	var followed *stream
+	var share *stream
 	if err = s.awaitVersion(r.Context(), version); err == nil {
-		followed, err = s.shares.beginStream(node, known, leave)
+		share, err = s.shares.beginStream(node, known, leave)
 	}
 	if err != nil {
 		leave()
 		return err
 	}
-	s.writer.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
+	s.writer.Stream(w, r, hubv1alpha1.Shares, share, time.Duration(max(seconds, 0))*time.Second)
 	return nil
 }
 

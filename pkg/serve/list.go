@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,41 +119,4 @@ func encodeListJSON(ctx context.Context, l list, as *representation) ([]byte, er
 		}
 	}
 	return append(body, "]}\n"...), nil
-}
-
-func encodeObject(o *history.Object, as *representation) ([]byte, error) {
-	if as.encoding == encodingProtobuf {
-		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
-		return as.appendProtobuf(body, o), nil
-	}
-	body, err := as.appendJSON(nil, o)
-	if err != nil {
-		return nil, err
-	}
-	return append(body, '\n'), nil
-}
-
-// writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
-func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
-	h := w.Header()
-	h.Set("Content-Type", encoding.contentType())
-	h.Set("Cache-Control", "no-cache, private")
-	h.Add("Vary", "Accept")
-	// How long the client may take to accept it. A ResponseWriter of a test may not support deadlines.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
-	// For a client on this machine compressing takes longer than sending the bytes that it saves.
-	if len(body) < gzipThreshold || !acceptsGzip(r) || isLocal(r) {
-		h.Set("Content-Length", strconv.Itoa(len(body)))
-		_, _ = w.Write(body)
-		return nil
-	}
-	markZipped(w)
-	Compress(w, body)
-	return nil
-}
-
-// isLocal reports whether the client is on this machine.
-func isLocal(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && peer.Addr().Unmap().IsLoopback()
 }

@@ -143,3 +143,15 @@ func (e encoding) encodeTyped(t wire.TypeMeta, typed served.Typed) ([]byte, erro
 func setKind(typed served.Typed, t wire.TypeMeta) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 }
+
+func encodeObject(o *history.Object, as *representation) ([]byte, error) {
+	if as.encoding == encodingProtobuf {
+		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
+		return as.appendProtobuf(body, o), nil
+	}
+	body, err := as.appendJSON(nil, o)
+	if err != nil {
+		return nil, err
+	}
+	return append(body, '\n'), nil
+}

@@ -13,9 +13,9 @@ import (
 // Steps is the source of a stream that is already encoded and compressed: a node's share, in package hub. Its methods
 // are called by one goroutine.
 type Steps interface {
-	// Next returns the next data to write, or none. sent is called when they were written, with a function that takes
-	// the arrival time of each change in them. An error ends the stream.
-	Next() (data [][]byte, sent func(observe func(received time.Time)), err error)
+	// Next returns the next data to write, or none. release is called when they were written, with a function that takes
+	// the arrival time of each change in them, or when they could not be, with nil. An error ends the stream.
+	Next() (data [][]byte, release func(observe func(received time.Time)), err error)
 	// Changed has a value when Next may have more.
 	Changed() <-chan struct{}
 	// Beat makes Next return a sign of life.
@@ -73,16 +73,16 @@ func (s *Server) writeSteps(ctx context.Context, writes *guardedWriter, resource
 	}
 	beat := time.Tick(BeatInterval)
 	for {
-		data, sent, err := steps.Next()
+		data, release, err := steps.Next()
 		if err != nil {
 			return err
 		}
 		if len(data) > 0 {
 			if err := writeStep(writes, data); err != nil {
-				sent(nil)
+				release(nil)
 				return err
 			}
-			sent(observe)
+			release(observe)
 			continue
 		}
 		select {
@@ -110,4 +110,28 @@ func writeStep(writes *guardedWriter, data [][]byte) error {
 		buffer = buffer[:0]
 	}
 	return nil
+}
+
+type detachKey struct{}
+
+// WithDetachedStreams lets the handler of a watch return when the watch has begun. detach gets the rest, the stream,
+// and calls it when the handler has returned; the request is over when stream returns. A waiting goroutine's memory is
+// mostly its stack, and the filters that have called a handler take half of that.
+func WithDetachedStreams(ctx context.Context, detach func(stream func())) context.Context {
+	return context.WithValue(ctx, detachKey{}, detach)
+}
+
+// runStream calls stream, and then makes the calls: now, or when the handler has returned, if the request's context
+// detaches streams.
+func (c *cleanups) runStream(ctx context.Context, stream func()) {
+	detach, ok := ctx.Value(detachKey{}).(func(stream func()))
+	if !ok {
+		stream() // and then runUnlessDetached is called
+		return
+	}
+	c.detached = true
+	detach(func() {
+		defer c.run()
+		stream()
+	})
 }

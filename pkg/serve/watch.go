@@ -35,8 +35,8 @@ type watcher struct {
 	cursor *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
-	// sent has the arrival times of the upstream's changes for the events in buffer.
-	sent []time.Time
+	// unsent has the arrival times of the upstream's changes for the events in buffer.
+	unsent []time.Time
 }
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
@@ -204,7 +204,7 @@ func (c *watcher) send(e history.Event) error {
 		return nil
 	}
 	if !e.Received.IsZero() {
-		c.sent = append(c.sent, e.Received)
+		c.unsent = append(c.unsent, e.Received)
 	}
 	return err
 }
@@ -250,12 +250,12 @@ func (c *watcher) flush() error {
 	if err := c.writes.write(c.buffer, true); err != nil {
 		return err
 	}
-	if c.s.Observer != nil && len(c.sent) > 0 {
-		for _, received := range c.sent {
+	if c.s.Observer != nil && len(c.unsent) > 0 {
+		for _, received := range c.unsent {
 			c.s.Observer.EventSent(c.as.resource.Resource, time.Since(received))
 		}
 	}
-	c.sent = c.sent[:0]
+	c.unsent = c.unsent[:0]
 	c.buffer = c.buffer[:0]
 	if cap(c.buffer) > 2*flushSize {
 		c.buffer = nil

@@ -2,6 +2,7 @@ package flags
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -87,4 +88,34 @@ func (p Program) start(ctx context.Context, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(klog.NewContext(ctx, logger), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	return p.Run(ctx)
+}
+
+// Main runs the program, and returns its exit code: 0, 1 when it fails, 2 when the command line is wrong.
+func (p Program) Main(args []string, stdout, stderr io.Writer) int {
+	path, chosen, err := p.read(args, stdout, stderr)
+	if err == nil && chosen {
+		err = p.start(context.Background(), stdout)
+	}
+	var usage UsageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "%s: %v\nRun %s --help for all flags.\n", path, err, path)
+		return ExitUsage
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", path, err)
+	return ExitFailure
+}
+
+// read reads the command line, and runs the command that it names, if it names one; chosen is that it names none. path
+// is what was called. The tree of commands is garbage when read returns: a program that runs for months does not keep
+// it.
+func (p Program) read(args []string, stdout, stderr io.Writer) (path string, chosen bool, err error) {
+	root := p.command(func() { chosen = true })
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(context.Background())
+	return cmd.CommandPath(), chosen, err
 }

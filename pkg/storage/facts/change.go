@@ -47,8 +47,8 @@ type Change struct {
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
 	// included.
 	Relabelled map[*Node]topology.Labels
-	// Died has the nodes that died or fell silent, or that came back.
-	Died map[string]struct{}
+	// DoubtChanged has the nodes that died or fell silent, or that came back.
+	DoubtChanged map[string]struct{}
 	// Rebuilt is set if the facts were rebuilt after a step that panicked. Then everything may have changed, and all
 	// Services, Nodes and Objects have been replaced. It is never set without Options.Broken.
 	Rebuilt bool

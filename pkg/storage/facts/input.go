@@ -1,8 +1,6 @@
 package facts
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -241,34 +239,3 @@ func (in *Input) forget() {
 	}
 	in.store.reset()
 }
-
-// plainObjects stores objects that are served unchanged.
-type plainObjects struct {
-	completion
-
-	objects map[types.NamespacedName]*wire.Object
-	// touch adds what depends on an object to the step.
-	touch func(types.NamespacedName)
-}
-
-// newPlainObjects makes the store of a resource.
-func (f *Facts) newPlainObjects(r *served.Resource) plainObjects {
-	return plainObjects{
-		objects: make(map[types.NamespacedName]*wire.Object),
-		touch:   func(name types.NamespacedName) { add(&f.step.Whole, Key{r, name}) },
-	}
-}
-
-func (p *plainObjects) apply(o *wire.Object) {
-	p.objects[o.Key()] = o
-	p.touch(o.Key())
-}
-
-func (p *plainObjects) remove(name types.NamespacedName) {
-	delete(p.objects, name)
-	p.touch(name)
-}
-
-func (p *plainObjects) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
-
-func (p *plainObjects) upstream(name types.NamespacedName) *wire.Object { return p.objects[name] }

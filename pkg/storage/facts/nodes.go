@@ -193,7 +193,7 @@ func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 		before := f.doubted[why]
 		f.doubted[why] = now
 		for name := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
-			add(&f.step.Died, name)
+			add(&f.step.DoubtChanged, name)
 			for _, o := range f.reader().NodeObjectsOf(name) {
 				f.services.markForRecount(o.Service)
 			}

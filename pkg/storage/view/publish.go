@@ -193,7 +193,7 @@ func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) 
 // How the endpoints of governed Services differ from the upstream's for a viewer that does not see them, and for one
 // that does.
 var (
-	leftOut      = &wire.Correction{Hidden: true}
+	leftOut      = &wire.Correction{LeftOut: true}
 	withoutHints = &wire.Correction{WithoutHints: true, Kept: true}
 )
 

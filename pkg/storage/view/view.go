@@ -212,7 +212,7 @@ func (v reading) nodesChanged(c *facts.Change, p *publication) {
 			}
 		}
 	}
-	for name := range c.Died {
+	for name := range c.DoubtChanged {
 		for _, o := range v.facts.NodeObjectsOf(name) {
 			p.addObject(o)
 		}

@@ -56,8 +56,8 @@ func (e Endpoint) Terminates() bool {
 
 // Correction says how an endpoint differs from the upstream's.
 type Correction struct {
-	// Hidden is set for an endpoint that is left out, whatever the other fields are.
-	Hidden bool
+	// LeftOut is set for an endpoint that is left out, whatever the other fields are.
+	LeftOut bool
 	// WithoutHints removes the endpoint's topology hints.
 	WithoutHints bool
 	// Gone is set for an endpoint that no data plane must use. It is left out; one with a host name stays, neither
@@ -83,7 +83,7 @@ func (e Endpoint) Is(c *Correction) bool {
 
 // LeavesOut reports whether an object lacks the endpoint with this correction, which may be nil.
 func (c *Correction) LeavesOut(e Endpoint) bool {
-	return c != nil && (c.Hidden || c.Gone && !e.Named)
+	return c != nil && (c.LeftOut || c.Gone && !e.Named)
 }
 
 // conditions are those of an endpoint.

@@ -234,15 +234,7 @@ type response struct {
 
 func (c *cluster) get(path string, headers ...string) response {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r := c.request(ctx, path, headers...)
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		c.t.Fatalf("GET %s: %v", path, err)
-	}
-	return response{code: r.StatusCode, header: r.Header, body: body}
+	return c.getFrom("127.0.0.1:1234", path, headers...)
 }
 
 // getFrom is get for a client at an address.

@@ -13,57 +13,43 @@ import (
 func TestNegotiate(t *testing.T) {
 	const none = encoding(-1)
 	tests := []struct {
-		accept      string
-		list, watch encoding
+		accept string
+		want   encoding
 	}{
-		{"", encodingJSON, encodingJSON},
-		{" ", encodingJSON, encodingJSON},
-		{"application/json", encodingJSON, encodingJSON},
-		{"*/*", encodingJSON, encodingJSON},
-		{"application/*", encodingJSON, encodingJSON},
-		{"application/yaml", none, none},
-		{"application/vnd.kubernetes.protobuf", encodingProtobuf, encodingProtobuf},
-		{"application/vnd.kubernetes.protobuf;stream=watch", encodingProtobuf, encodingProtobuf},
+		{"", encodingJSON},
+		{" ", encodingJSON},
+		{"application/json", encodingJSON},
+		{"*/*", encodingJSON},
+		{"application/*", encodingJSON},
+		{"application/yaml", none},
+		{"application/vnd.kubernetes.protobuf", encodingProtobuf},
+		{"application/vnd.kubernetes.protobuf;stream=watch", encodingProtobuf},
 		// kube-proxy's.
-		{"application/vnd.kubernetes.protobuf, */*", encodingProtobuf, encodingProtobuf},
-		{"application/vnd.kubernetes.protobuf;q=0.5, application/json", encodingJSON, encodingJSON},
-		{"application/json;q=0.5, application/vnd.kubernetes.protobuf", encodingProtobuf, encodingProtobuf},
-		{"application/vnd.kubernetes.protobuf;q=0, application/json", encodingJSON, encodingJSON},
-		{"application/yaml, application/json;q=0.9", encodingJSON, encodingJSON},
-		{"text/html, application/json", encodingJSON, encodingJSON},
-		{"application/json;as=Tableau;v=v1;g=meta.k8s.io", none, none},
-		{
-			"application/json;as=Tableau;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf", encodingProtobuf,
-			encodingProtobuf,
-		},
-		{"text/html", none, none},
-		{"application/cbor", none, none},
-		{"application/json;q=0", none, none},
-		{"nonsense", none, none},
-		{";;;", none, none},
+		{"application/vnd.kubernetes.protobuf, */*", encodingProtobuf},
+		{"application/vnd.kubernetes.protobuf;q=0.5, application/json", encodingJSON},
+		{"application/json;q=0.5, application/vnd.kubernetes.protobuf", encodingProtobuf},
+		{"application/vnd.kubernetes.protobuf;q=0, application/json", encodingJSON},
+		{"application/yaml, application/json;q=0.9", encodingJSON},
+		{"text/html, application/json", encodingJSON},
+		{"application/json;as=Tableau;v=v1;g=meta.k8s.io", none},
+		{"application/json;as=Tableau;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf", encodingProtobuf},
+		{"text/html", none},
+		{"application/cbor", none},
+		{"application/json;q=0", none},
+		{"nonsense", none},
+		{";;;", none},
 	}
 	for _, test := range tests {
-		for _, watch := range []bool{false, true} {
-			want := test.list
-			if watch {
-				want = test.watch
-			}
-			got, err := negotiate(test.accept, readingOf(watch))
+		for _, reads := range []reading{readList, readWatch} {
+			got, err := negotiate(test.accept, reads)
 			switch {
-			case want == none && !apierrors.IsNotAcceptable(err):
-				t.Errorf("%q, watch %v: got %v and the error %v, want 406", test.accept, watch, got, err)
-			case want != none && (err != nil || got != format{encoding: want}):
-				t.Errorf("%q, watch %v: got %v, %v, want %v", test.accept, watch, got, err, want)
+			case test.want == none && !apierrors.IsNotAcceptable(err):
+				t.Errorf("%q for %d: got %v and the error %v, want 406", test.accept, reads, got, err)
+			case test.want != none && (err != nil || got != format{encoding: test.want}):
+				t.Errorf("%q for %d: got %v, %v, want %v", test.accept, reads, got, err, test.want)
 			}
 		}
 	}
-}
-
-func readingOf(watch bool) reading {
-	if watch {
-		return readWatch
-	}
-	return readList
 }
 
 func TestNegotiateForms(t *testing.T) {
@@ -168,9 +154,8 @@ func FuzzNegotiate(f *testing.F) {
 		f.Add(seed, "gzip;q=0.")
 	}
 	f.Fuzz(func(t *testing.T, accept, acceptEncoding string) {
-		for _, watch := range []bool{false, true} {
-			_, err := negotiate(accept, readingOf(watch))
-			if err != nil && !apierrors.IsNotAcceptable(err) {
+		for _, reads := range []reading{readList, readWatch} {
+			if _, err := negotiate(accept, reads); err != nil && !apierrors.IsNotAcceptable(err) {
 				t.Fatalf("%q: %v", accept, err)
 			}
 		}

@@ -727,7 +727,9 @@ func TestOddUpstreams(t *testing.T) {
 	t.Parallel()
 	for name, behaviour := range map[string]upstreamtest.Behaviour{
 		"no resourceVersion": {NoListRevision: true}, "JSON": {JSONOnly: true}, "whole objects": {WholeObjects: true},
-		"pages":                                 {PageSize: 1},
+		"whole objects in JSON": {WholeObjects: true, JSONOnly: true},
+		"pages":                 {PageSize: 1}, "pages in JSON": {PageSize: 1, JSONOnly: true},
+		"pages without resourceVersion":         {PageSize: 1, NoListRevision: true},
 		"pages in JSON without resourceVersion": {PageSize: 1, JSONOnly: true, NoListRevision: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,18 +2,14 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,9 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/internal/testkit/await"
-	"github.com/application-grid/application-grid/internal/testkit/freeport"
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
-	"github.com/application-grid/application-grid/internal/testkit/tlstest"
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -204,39 +198,6 @@ func (f *follower) events(r *served.Resource, after uint64) string {
 	return strings.Join(all, ", ")
 }
 
-// TestSyncsThrough lists upstreams that answer otherwise than a kube-apiserver. Through each the wrapper becomes
-// ready and follows changes.
-func TestSyncsThrough(t *testing.T) {
-	tests := map[string]upstreamtest.Behaviour{
-		"one as it should be":                   {},
-		"one that gives lists no revision":      {NoListRevision: true},
-		"one that answers in JSON":              {JSONOnly: true},
-		"one that knows no metadata-only lists": {WholeObjects: true},
-		"one that answers whole nodes in JSON":  {WholeObjects: true, JSONOnly: true},
-		"one that gives lists in pages":         {PageSize: 1},
-		"one that gives pages in JSON":          {PageSize: 2, JSONOnly: true},
-		"one that gives pages without revision": {PageSize: 1, NoListRevision: true},
-	}
-	for name, behaviour := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := followNew(t, behaviour)
-			f.expectSynced()
-			f.api.Put(service("d"))
-			f.expect(served.Services, "a,b,c,d")
-			f.api.Delete(service("b"))
-			f.expect(served.Services, "a,c,d")
-			f.api.Put(node("node2", "c"))
-			soon.UntilQuiet(t, func() string {
-				if n := f.store.NodeCount(); n != 3 {
-					return fmt.Sprintf("%d nodes are known", n)
-				}
-				return ""
-			})
-		})
-	}
-}
-
 // TestRequests: protobuf is preferred, of other nodes only metadata is asked for, of the own node all, and legacy
 // Endpoints only on demand.
 func TestRequests(t *testing.T) {
@@ -277,19 +238,6 @@ func TestRequests(t *testing.T) {
 	}
 	if s := f.state("endpoints"); s.Started {
 		t.Error("the source of Endpoints says that it is started")
-	}
-	for range 3 {
-		f.upstream.Demand(served.Endpoints)
-	}
-	f.expect(served.Endpoints, "kubernetes")
-	f.upstream.Demand(served.Services)
-	f.upstream.Dismiss(served.Services)
-	f.upstream.Dismiss(served.Endpoints)
-	if s := f.state("endpoints"); s.Started {
-		t.Error("the source of Endpoints goes on")
-	}
-	if s := f.state("services"); !s.Started {
-		t.Error("a source that is needed was ended")
 	}
 }
 
@@ -341,46 +289,6 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	}
 }
 
-// freeAddress is an address on which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	port, err := freeport.Find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("127.0.0.1:%d", port)
-}
-
-// serveAt serves on an address, with TLS if there is a certificate, until the test ends or it is stopped.
-func serveAt(t *testing.T, address string, handler http.Handler, certificate *tls.Certificate) (stop func()) {
-	t.Helper()
-	var listener net.Listener
-	soon.UntilQuiet(t, func() string {
-		var err error
-		if listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	// Not httptest's: its Close waits for requests that came in after the connections were cut.
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0)}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if certificate == nil {
-			_ = server.Serve(listener)
-			return
-		}
-		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
-		_ = server.ServeTLS(listener, "", "")
-	})
-	stop = func() {
-		_ = server.Close()
-		wg.Wait()
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 // TestAbsentResource: 404 is "not served", and the rest works; the resource is taken up when it comes.
 func TestAbsentResource(t *testing.T) {
 	t.Parallel()
@@ -392,44 +300,6 @@ func TestAbsentResource(t *testing.T) {
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.expect(served.EndpointSlices, "a-1")
 	f.expectState("endpointslices", func(s follow.State) bool { return !s.Absent && s.Synced })
-}
-
-// TestAbsentEndpointsHoldNothingUp: where the upstream no longer serves legacy Endpoints, the annotations of
-// default/kubernetes cannot be read, and that is all.
-func TestAbsentEndpointsHoldNothingUp(t *testing.T) {
-	t.Parallel()
-	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpoints"}})
-	f.expectSynced()
-}
-
-// TestUpstreamChangesItsCertificate: a restarted upstream has a new serving certificate of the same CA.
-func TestUpstreamChangesItsCertificate(t *testing.T) {
-	t.Parallel()
-	ca := tlstest.NewAuthority(t)
-	api := smallCluster()
-	first := ca.Issue(t, "upstream")
-	address := freeAddress(t)
-	stop := serveAt(t, address, api, &first)
-	f := start(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
-	f.expectSynced()
-	stop()
-	second := ca.Issue(t, "upstream")
-	serveAt(t, address, api, &second)
-	api.Put(service("d"))
-	f.expect(served.Services, "a,b,c,d")
-
-	// One of another CA is not believed.
-	stranger := tlstest.NewAuthority(t).Issue(t, "upstream")
-	server := httptest.NewUnstartedServer(api)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{stranger}, MinVersion: tls.VersionTLS12}
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	g := start(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
-	g.expectState("services", func(s follow.State) bool {
-		return s.Err != nil && strings.Contains(s.Err.Error(), "certificate")
-	})
-	g.expect(served.Services, served.ErrNotReady.Error())
 }
 
 // TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.
@@ -529,39 +399,6 @@ func TestNamelessObjectInAList(t *testing.T) {
 	f.expectSynced()
 }
 
-// TestA404AfterTheFirstList takes nothing away: it is what a gateway says that has lost its API server.
-func TestA404AfterTheFirstList(t *testing.T) {
-	t.Parallel()
-	f := followNew(t, upstreamtest.Behaviour{})
-	f.expectSynced()
-	f.upstream.Demand(served.Endpoints)
-	f.expect(served.Endpoints, "kubernetes")
-	before := f.store.History.Revision()
-	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
-	f.api.Forget()
-	for _, name := range []string{"services", "endpointslices", "nodes", "node", "endpoints", "kubernetes-endpoints"} {
-		f.expectState(name, func(s follow.State) bool { return s.Err != nil })
-	}
-	f.expectSynced()
-	f.expect(served.Endpoints, "kubernetes")
-	for _, r := range served.All() {
-		if r == served.Namespaces { // nobody has asked for them
-			continue
-		}
-		if got := f.events(r, before); got != "" {
-			t.Errorf("%s: got events %q", r.Resource, got)
-		}
-	}
-	f.api.Behave(upstreamtest.Behaviour{})
-	f.api.Put(service("d"))
-	await.Patience{Within: time.Minute, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
-		if got := f.names(served.Services); got != "a,b,c,d" {
-			return got
-		}
-		return ""
-	})
-}
-
 // TestAnswers tells an upstream that lets the wrapper read from one that does not, or has not said a word yet.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
@@ -623,7 +460,9 @@ func TestDismiss(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})
 	f.expectSynced()
-	f.upstream.Demand(served.Endpoints)
+	for range 3 {
+		f.upstream.Demand(served.Endpoints)
+	}
 	f.expect(served.Endpoints, "kubernetes")
 	f.upstream.Dismiss(served.Endpoints)
 	f.store.Forget(served.Endpoints)
@@ -632,6 +471,9 @@ func TestDismiss(t *testing.T) {
 	f.expect(served.Endpoints, served.ErrNotReady.Error())
 	f.upstream.Demand(served.Endpoints)
 	f.expect(served.Endpoints, "kubernetes,meanwhile")
-	f.upstream.Dismiss(served.Services) // which was not demanded
-	f.expectSynced()
+	f.upstream.Demand(served.Services)
+	f.upstream.Dismiss(served.Services) // a source that is needed is not ended
+	if s := f.state("services"); !s.Started {
+		t.Error("a source that is needed was ended")
+	}
 }

@@ -89,19 +89,3 @@ func TestDeadNeighbours(t *testing.T) {
 		t.Errorf("%d lines of the log name the health service, later %d, and nothing had changed", lines, n)
 	}
 }
-
-// TestNoHealthServiceIsAskedUnbidden: without the option there is no word of it.
-func TestNoHealthServiceIsAskedUnbidden(t *testing.T) {
-	t.Parallel()
-	api := smallCluster()
-	w := startReady(t, api, nil)
-	if _, body := w.get("/readyz"); strings.Contains(body, "autonomy") {
-		t.Errorf("/readyz says %s", body)
-	}
-	for _, r := range api.Requests() {
-		if fmt.Sprint(r.Query["limit"]) == "[250]" && r.Path == "/api/v1/nodes" &&
-			!strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-			t.Errorf("nodes are listed with their status: %+v", r)
-		}
-	}
-}

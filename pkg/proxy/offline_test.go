@@ -24,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
@@ -335,33 +334,37 @@ func TestWhatIsNoEvidence(t *testing.T) {
 // TestAnUpstreamThatIsSlow is not away: its state is waited for, and the first that is served.
 func TestAnUpstreamThatIsSlow(t *testing.T) {
 	t.Parallel()
-	for name, slow := range map[string]func(next http.Handler) http.Handler{
-		"to answer": func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(time.Second)
-				next.ServeHTTP(w, r)
-			})
-		},
+	for name, test := range map[string]struct {
+		up   time.Duration
+		slow func(w http.ResponseWriter, r *http.Request) http.ResponseWriter
+	}{
+		"to answer": {longUp, func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
+			time.Sleep(time.Second)
+			return w
+		}},
 		// The first list of a large cluster over a slow link.
-		"with the body": func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Query().Get("watch") != "true" {
-					w = &slowBody{ResponseWriter: w, until: time.Now().Add(awayEvidence)}
-				}
-				next.ServeHTTP(w, r)
-			})
+		"with the body": {longUp, func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+			if r.URL.Query().Get("watch") == "true" {
+				return w
+			}
+			return &slowBody{ResponseWriter: w, until: time.Now().Add(awayEvidence)}
+		}},
+		"not at all, and the machine has just booted": {
+			justUp, func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter { return w },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if !onMachineUpFor(t, longUp) {
+			if !onMachineUpFor(t, test.up) {
 				return
 			}
 			dir := stateOf(t)
 			api := smallCluster()
 			api.Delete(service("s", ""))
 			api.Put(service("t", ""))
-			w := start(t, slow(api), keepingState(dir))
+			w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				api.ServeHTTP(test.slow(w, r), r)
+			}), keepingState(dir))
 			soon.UntilQuiet(t, func() string {
 				code, body := w.get(services)
 				if code == http.StatusServiceUnavailable {
@@ -476,77 +479,6 @@ func (w *wrapper) list(path string) metav1.PartialObjectMetadataList {
 	return list
 }
 
-// TestNobodyIsTakenBackInTime: a client that has seen a newer state than the snapshot's waits for the upstream; others
-// are served.
-func TestNobodyIsTakenBackInTime(t *testing.T) {
-	t.Parallel()
-	if !onMachineUpFor(t, longUp) {
-		return
-	}
-	dir, copied := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "copy")
-	api := smallCluster()
-	first := startReady(t, api, keepingState(dir))
-	first.expectSnapshot()
-	// The process is killed before it writes what comes next. It may be writing now.
-	soon.UntilQuiet(t, func() string {
-		if err := errors.Join(os.RemoveAll(copied), os.CopyFS(copied, os.DirFS(dir))); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	old := first.list(services).ResourceVersion
-	api.Put(service("young", ""))
-	var newer string
-	soon.UntilQuiet(t, func() string {
-		list := first.list(services)
-		newer = list.ResourceVersion
-		if len(list.Items) != 2 {
-			return "the change is not served"
-		}
-		return ""
-	})
-	first.end()
-
-	gone := &link{api: api, there: make(chan struct{})}
-	w := start(t, gone, keepingState(copied))
-	soon.UntilQuiet(t, w.servesSnapshot)
-	one := "/api/v1/namespaces/default/services/s"
-	for _, query := range []string{
-		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan",
-		services + "?resourceVersion=%s&resourceVersionMatch=Exact",
-		services + "?watch=true&resourceVersion=%s", one + "?resourceVersion=%s",
-		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan" +
-			"&allowWatchBookmarks=true",
-	} {
-		path := fmt.Sprintf(query, newer)
-		r := w.open(t.Context(), http.MethodGet, path, "")
-		body, err := io.ReadAll(r.Body)
-		_ = r.Body.Close()
-		if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" ||
-			!strings.Contains(string(body), `"kind":"Status"`) {
-			t.Errorf("%s: got %d %s, %v", path, r.StatusCode, body, err)
-		}
-	}
-	for _, path := range []string{
-		services + "?resourceVersion=" + old, services + "?resourceVersion=0", services,
-		one + "?resourceVersion=" + old,
-	} {
-		w.expect(http.StatusOK, path)
-	}
-	if code, body := w.get(services + "?watch=true&resourceVersion=" + old); code != http.StatusGone &&
-		!strings.Contains(body, `"code":410`) {
-		t.Errorf("a watch from the snapshot's revision: got %d %s", code, body)
-	}
-
-	close(gone.there)
-	w.expectReady()
-	w.expectSoon(http.StatusOK, services+"?resourceVersion="+newer, `"name":"young"`)
-	if code, body := w.get(services + "?watch=true&resourceVersion=" + newer); code != http.StatusGone &&
-		!strings.Contains(body, `"code":410`) {
-		t.Errorf("with the upstream's state a watch gets %d %s", code, body)
-	}
-}
-
 // TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services on a node that has just booted; on one
 // that has not, nothing is served, see TestWhatIsNoEvidence.
 func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
@@ -575,33 +507,6 @@ func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
 		"services: the upstream refuses the wrapper, renew ")
 	api.Behave(upstreamtest.Behaviour{})
 	w.expectReady()
-}
-
-// TestSyncsFirst: with the upstream there the snapshot is of no concern, also on a machine that has just booted.
-func TestSyncsFirst(t *testing.T) {
-	t.Parallel()
-	for _, up := range []time.Duration{longUp, justUp} {
-		t.Run(up.String(), func(t *testing.T) {
-			t.Parallel()
-			if !onMachineUpFor(t, up) {
-				return
-			}
-			dir := stateOf(t)
-			api := smallCluster()
-			api.Delete(service("s", ""))
-			w := start(t, api, keepingState(dir))
-			for {
-				code, body := w.get(services)
-				if code == http.StatusServiceUnavailable {
-					continue
-				}
-				if code != http.StatusOK || strings.Contains(body, `"name":"s"`) {
-					t.Errorf("got %d %s", code, body)
-				}
-				return
-			}
-		})
-	}
 }
 
 // TestNothingToServe: without a snapshot, or with one that is no good, an empty answer would be a lie.
@@ -696,69 +601,6 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	soon.UntilQuiet(t, fourth.servesSnapshot)
 	if _, body := fourth.get(services); strings.Contains(body, `"name":"other"`) {
 		t.Errorf("the first one's snapshot was overwritten: %s", body)
-	}
-}
-
-// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or not served.
-func TestLegacyEndpointsOfASnapshot(t *testing.T) {
-	t.Parallel()
-	const endpoints = "/api/v1/endpoints"
-	dir := filepath.Join(t.TempDir(), "state")
-	legacy := func(ip string) *corev1.Endpoints {
-		return &corev1.Endpoints{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
-			Subsets: []corev1.EndpointSubset{
-				{Addresses: []corev1.EndpointAddress{{IP: ip, NodeName: ptr.To("node0")}}},
-			},
-		}
-	}
-	api := smallCluster()
-	api.Put(legacy("10.0.0.1"))
-	first := startReady(t, api, keepingState(dir))
-	if code, body := first.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
-		t.Fatalf("got %d %s", code, body)
-	}
-	first.end()
-	api.Put(legacy("10.0.0.9"))
-	for _, asked := range []bool{true, false} {
-		copied := filepath.Join(t.TempDir(), "copy")
-		if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		var ready atomic.Bool
-		w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !ready.Load() {
-				panic(http.ErrAbortHandler) // the connection breaks
-			}
-			api.ServeHTTP(w, r)
-		}), keepingState(copied))
-		soon.UntilQuiet(t, w.servesSnapshot)
-		if asked {
-			w.expect(http.StatusOK, endpoints, "10.0.0.1")
-		}
-		ready.Store(true)
-		w.expectReady()
-		if !asked {
-			w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
-		}
-		soon.UntilQuiet(t, func() string {
-			if _, body := w.get("/readyz"); strings.Contains(body, "snapshot") {
-				return body
-			}
-			return ""
-		})
-		// Whoever asks now gets what there is now.
-		soon.UntilQuiet(t, func() string {
-			code, body := w.get(endpoints)
-			if code == http.StatusOK && !strings.Contains(body, "10.0.0.9") && !asked {
-				t.Fatalf("those of the snapshot are given for current ones: %s", body)
-			}
-			if code != http.StatusOK || !strings.Contains(body, "10.0.0.9") {
-				return fmt.Sprintf("asked %v: got %d %s", asked, code, body)
-			}
-			return ""
-		})
-		w.end()
 	}
 }
 

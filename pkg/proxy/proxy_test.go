@@ -306,17 +306,6 @@ func service(name, topologyKeys string) *corev1.Service {
 	return wiretest.ServiceOf("default/"+name, topologyKeys)
 }
 
-func TestServesThePrunedView(t *testing.T) {
-	t.Parallel()
-	api := smallCluster()
-	w := startReady(t, api, nil)
-	code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
-	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") || strings.Contains(body, "10.0.0.2") {
-		t.Errorf("got %d %s", code, body)
-	}
-	w.expect(http.StatusOK, "/api/v1/endpoints", `"items":[]`)
-}
-
 // TestReadyzTellsTheReason, also when the wrapper is ready.
 func TestReadyzTellsTheReason(t *testing.T) {
 	t.Parallel()
@@ -390,27 +379,21 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 		w.expectReady()
 		w.expect(http.StatusOK, "/api/v1/nodes/node0")
 	})
-	t.Run("upstream lost after sync", func(t *testing.T) {
-		t.Parallel()
-		api := smallCluster()
-		w := startReady(t, api, nil)
-		api.Behave(upstreamtest.Behaviour{Failing: http.StatusBadGateway})
-		api.Forget()
-		w.expectReadyz(http.StatusOK, "services: served from the cache, the upstream cannot be followed since 20")
-		w.expect(http.StatusOK, "/api/v1/services")
-	})
-	t.Run("a gateway that has lost its API server", func(t *testing.T) {
-		t.Parallel()
-		api := smallCluster()
-		w := startReady(t, api, nil)
-		api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
-		api.Forget()
-		w.expectReadyz(http.StatusOK, "services: served from the cache",
-			"endpointslices: served from the cache", "nodes: served from the cache")
-		for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
-			w.expect(http.StatusOK, path, `"name":"s`)
-		}
-	})
+	// With 404 a gateway answers that has lost its API server.
+	for _, code := range []int{http.StatusBadGateway, http.StatusNotFound} {
+		t.Run(fmt.Sprint("upstream lost after sync, ", code), func(t *testing.T) {
+			t.Parallel()
+			api := smallCluster()
+			w := startReady(t, api, nil)
+			api.Behave(upstreamtest.Behaviour{Failing: code})
+			api.Forget()
+			w.expectReadyz(http.StatusOK, "services: served from the cache, the upstream cannot be followed since 20",
+				"endpointslices: served from the cache", "nodes: served from the cache")
+			for _, path := range []string{services, endpointSlices} {
+				w.expect(http.StatusOK, path, `"name":"s`)
+			}
+		})
+	}
 	t.Run("annotation that does not parse", func(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()
@@ -456,23 +439,24 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 			`"ports":[{"addressType":"IPv4","name":"admin","protocol":"TCP","decidingKey":"*"},`+
 				`{"addressType":"IPv4","name":"web","protocol":"TCP","decidingKey":"zone"}]`)
 	})
-	t.Run("resource that is not served", func(t *testing.T) {
-		t.Parallel()
-		api := smallCluster()
-		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
-		w := start(t, api, nil)
-		w.expectReadyz(http.StatusServiceUnavailable, "endpointslices: the upstream does not serve it")
-		w.expect(http.StatusNotFound, "/apis/discovery.k8s.io/v1/endpointslices")
-	})
-	t.Run("legacy Endpoints that are not served", func(t *testing.T) {
-		t.Parallel()
-		api := smallCluster()
-		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpoints"}})
-		w := start(t, api, nil)
-		w.expectReadyz(http.StatusOK, "kubernetes-endpoints: the upstream does not serve it")
-		w.expect(http.StatusNotFound, "/api/v1/endpoints")
-		w.expectReadyz(http.StatusOK)
-	})
+	// The legacy Endpoints are nothing that a wrapper needs.
+	for resource, test := range map[string]struct {
+		code         int
+		source, path string
+	}{
+		"endpointslices": {http.StatusServiceUnavailable, "endpointslices", endpointSlices},
+		"endpoints":      {http.StatusOK, "kubernetes-endpoints", "/api/v1/endpoints"},
+	} {
+		t.Run(resource+" that are not served", func(t *testing.T) {
+			t.Parallel()
+			api := smallCluster()
+			api.Behave(upstreamtest.Behaviour{Absent: []string{resource}})
+			w := start(t, api, nil)
+			w.expectReadyz(test.code, test.source+": the upstream does not serve it")
+			w.expect(http.StatusNotFound, test.path)
+			w.expectReadyz(test.code)
+		})
+	}
 }
 
 func TestMetrics(t *testing.T) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -229,59 +228,4 @@ func (c *informerClient) compare(services []corev1.Service, view map[string]*dis
 		}
 	}
 	return nil
-}
-
-// TestDNSClient is a client as CoreDNS is one: no selectors, headless Services, and namespaces, which the
-// wrapper does not serve itself.
-func TestDNSClient(t *testing.T) {
-	f := newFixture(t)
-	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "headless"))
-	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{siteLabel}})
-
-	for _, node := range shared.Nodes() {
-		client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleCoreDNS))
-		f.Must(err)
-		factory := informers.NewSharedInformerFactory(client, 0)
-		services := factory.Core().V1().Services().Lister()
-		slices := factory.Discovery().V1().EndpointSlices().Lister()
-		namespaces := factory.Core().V1().Namespaces().Lister()
-		factory.Start(f.ctx.Done())
-		f.Cleanup(factory.Shutdown)
-
-		f.Eventually("the headless Service and its namespace are there", func() error {
-			if _, err := services.Services(f.namespace).Get("headless"); err != nil {
-				return err
-			}
-			_, err := namespaces.Get(f.namespace)
-			return err
-		})
-		expected := siteLocal[node.Spec.Name]
-		f.Eventually("a headless Service has the pods of the own site", func() error {
-			found, err := slices.EndpointSlices(f.namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "headless"}))
-			if err != nil {
-				return err
-			}
-			answered := workload.Reached{}
-			for _, slice := range found {
-				for i := range slice.Endpoints {
-					answered[*slice.Endpoints[i].NodeName]++
-				}
-			}
-			if got := strings.Join(answered.Nodes(), " "); got != expected {
-				return fmt.Errorf("at %s: want pods on %s, got %s", node.Spec.Name, expected, got)
-			}
-			return nil
-		})
-		created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
-			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-watched-"}}, metav1.CreateOptions{})
-		f.Must(err)
-		f.Cleanup(func() {
-			// If it fails: the cluster goes in the end.
-			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{})
-		})
-		f.Eventually("a new namespace comes through the forwarded watch", func() error {
-			_, err := namespaces.Get(created.Name)
-			return err
-		})
-	}
 }

@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -13,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -48,40 +43,13 @@ func (f *fixture) kubectlTo(config *rest.Config) kubectl {
 	return kubectl{f, suite.Binary(f, "components"), relay.URL}
 }
 
-func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append([]string{"kubectl", "--kubeconfig=/dev/null", "--cache-dir=" + k.f.TempDir(), "--server=" + k.server},
-		args...)
-	return exec.CommandContext(ctx, k.binary, args...)
-}
-
 func (k kubectl) run(args ...string) (string, error) {
-	out, err := k.command(k.f.ctx, args...).CombinedOutput()
+	out, err := exec.CommandContext(k.f.ctx, k.binary, append([]string{"kubectl", "--kubeconfig=/dev/null",
+		"--cache-dir=" + k.f.TempDir(), "--server=" + k.server}, args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
-}
-
-// watch runs kubectl get --watch until the test ends, and returns its lines.
-func (k kubectl) watch(args ...string) *bufio.Scanner {
-	k.f.Helper()
-	ctx, cancel := context.WithTimeout(k.f.ctx, deadline)
-	cmd := k.command(ctx, append([]string{"get", "--watch"}, args...)...)
-	out, err := cmd.StdoutPipe()
-	k.f.Must(err)
-	k.f.Must(cmd.Start())
-	k.f.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed
-	})
-	return bufio.NewScanner(out)
-}
-
-// kubectls are a kubectl that asks kube-apiserver, and one that asks the wrapper of a1.
-func (f *fixture) kubectls() (direct, wrapped kubectl) {
-	f.Helper()
-	node := f.Node("a1")
-	return f.kubectlTo(shared.RESTConfig()), f.kubectlTo(node.WrapperConfig(cluster.RoleAdmin))
 }
 
 // TestKubectlReadsAsUsual: what kubectl prints of Services that are not governed, and of the node, is the same text
@@ -91,7 +59,7 @@ func TestKubectlReadsAsUsual(t *testing.T) {
 	f := newFixture(t)
 	f.daemonSet("plain")
 	f.service("headless", workload.ServiceOptions{Headless: true})
-	direct, wrapped := f.kubectls()
+	direct, wrapped := f.kubectlTo(shared.RESTConfig()), f.kubectlTo(f.Node("a1").WrapperConfig(cluster.RoleAdmin))
 	for _, args := range [][]string{
 		{"get", "svc,endpointslices,endpoints", "--output=name"},
 		{"get", "svc,endpointslices,endpoints", "--output=custom-columns=L:.metadata.labels"},
@@ -150,53 +118,4 @@ func withoutWarnings(text string) string {
 	lines := slices.DeleteFunc(strings.Split(text, "\n"),
 		func(line string) bool { return strings.HasPrefix(line, "Warning: ") })
 	return strings.Join(lines, "\n")
-}
-
-// TestKubectlWatch: kubectl get --watch prints the same lines through the wrapper as without it.
-func TestKubectlWatch(t *testing.T) {
-	f := newFixture(t)
-	f.service("first", workload.ServiceOptions{})
-	direct, wrapped := f.kubectls()
-	f.Eventually("the wrapper has the first Service", func() error {
-		_, err := wrapped.run("get", "svc/first", "--namespace="+f.namespace)
-		return err
-	})
-	args := []string{"svc", "--namespace=" + f.namespace, "--output-watch-events",
-		`--output=jsonpath={.type} {.object.metadata.name} {.object.spec}{"\n"}`}
-	lines := map[string]*bufio.Scanner{"direct": direct.watch(args...), "wrapped": wrapped.watch(args...)}
-	var seen []string
-	expect := func(what ...string) {
-		t.Helper()
-		got := map[string]string{}
-		for name, scanner := range lines {
-			var fields []string
-			for range what {
-				if !scanner.Scan() {
-					t.Fatalf("%s: kubectl ended: %v", name, errors.Join(scanner.Err(), f.ctx.Err()))
-				}
-				fields = append(fields, strings.Fields(scanner.Text())...)
-				seen = append(seen, scanner.Text())
-			}
-			got[name] = strings.Join(fields, " ")
-			for _, w := range what {
-				if !strings.Contains(got[name], w) {
-					t.Errorf("%s: got %q, want %q in it", name, got[name], w)
-				}
-			}
-		}
-		if got["direct"] != got["wrapped"] {
-			t.Errorf("through the wrapper: %s; without it: %s", got["wrapped"], got["direct"])
-		}
-	}
-	expect("ADDED first")
-	services := f.client.CoreV1().Services(f.namespace)
-	_, err := services.Patch(f.ctx, "first", types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`),
-		metav1.PatchOptions{})
-	f.Must(err)
-	expect("MODIFIED first")
-	f.service("second", workload.ServiceOptions{})
-	expect("ADDED second")
-	f.Must(services.Delete(f.ctx, "first", metav1.DeleteOptions{}))
-	expect("DELETED first")
-	f.Logf("%s", strings.Join(seen, "\n"))
 }

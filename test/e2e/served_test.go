@@ -9,14 +9,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
@@ -112,89 +110,6 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	answered("with a valid one it is local again", local.Name)
 	annotate(remove)
 	answered("without annotations it is as the API server says", "")
-}
-
-// TestEndpointsForOldClients: the legacy Endpoints that the real controllers make are pruned like slices.
-func TestEndpointsForOldClients(t *testing.T) {
-	f := newFixture(t)
-	f.daemonSet("echo", siteLabel)
-	for node, want := range map[string]string{"a1": "a1 a2", "b2": "b1 b2"} {
-		client := f.through(node, cluster.RoleKubeProxy)
-		f.Eventually("Endpoints seen from "+node, func() error {
-			endpoints, err := client.CoreV1().Endpoints(f.namespace).Get(f.ctx, "echo", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			var nodes []string
-			for _, subset := range endpoints.Subsets {
-				for _, address := range subset.Addresses {
-					nodes = append(nodes, *address.NodeName)
-				}
-			}
-			if got := sorted(nodes); got != want {
-				return fmt.Errorf("want %s, got %s", want, got)
-			}
-			return nil
-		})
-	}
-}
-
-// TestIPv6AndHintsInSeveralSlices: slices of both families are pruned alike, their hints are taken away, and a
-// Service that is not governed keeps them.
-func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
-	f := newFixture(t)
-	f.service("governed", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
-	f.service("open", workload.ServiceOptions{})
-	for _, service := range []string{"governed", "open"} {
-		for family, address := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.9.9.%d",
-			discoveryv1.AddressTypeIPv6: "fd00::%d"} {
-			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: service + "-by-hand-" + strings.ToLower(string(family)),
-					Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-				AddressType: family,
-			}
-			for i, node := range []string{"a1", "a2", "b1", "b2"} {
-				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-					Addresses: []string{fmt.Sprintf(address, i+1)}, NodeName: ptr.To(node),
-					Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "somewhere"}}},
-				})
-			}
-			_, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, slice, metav1.CreateOptions{})
-			f.Must(err)
-		}
-	}
-	client := f.through("a1", cluster.RoleKubeProxy)
-	f.Eventually("seen from a1", func() error {
-		found, err := client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		seen := 0
-		for _, s := range found.Items {
-			if !strings.Contains(s.Name, "-by-hand-") {
-				continue
-			}
-			seen++
-			want, hints := "a1 a2", false
-			if strings.HasPrefix(s.Name, "open") {
-				want, hints = "a1 a2 b1 b2", true
-			}
-			var nodes []string
-			for _, e := range s.Endpoints {
-				nodes = append(nodes, *e.NodeName)
-				if (e.Hints != nil) != hints {
-					return fmt.Errorf("%s: hints %v", s.Name, e.Hints)
-				}
-			}
-			if got := sorted(nodes); got != want {
-				return fmt.Errorf("%s: want %s, got %s", s.Name, want, got)
-			}
-		}
-		if seen != 4 {
-			return fmt.Errorf("%d of 4 slices", seen)
-		}
-		return nil
-	})
 }
 
 // TestEventsAndServiceCIDRsAreDelegated: what kube-proxy needs works without credentials, in the wrapper's name, and

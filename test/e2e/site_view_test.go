@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,7 +11,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
-	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestIngressControllerOfAnotherSite: client-go informers, as ingress controllers have them, on a node of site a
@@ -59,48 +56,5 @@ func TestIngressControllerOfAnotherSite(t *testing.T) {
 			expect("a node moves into a site that nobody was of",
 				map[string]string{siteA: "a1 a2", siteB: "b1", "site-c": "b2"})
 		})
-	}
-}
-
-// TestExplainCommand asks the running wrapper with the shipped binary, on the node.
-func TestExplainCommand(t *testing.T) {
-	f := newFixture(t)
-	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, siteLocal)
-	node := f.Node("a1")
-	binary := suite.Binary(t, "application-grid-wrapper")
-	run := func(args ...string) (string, error) {
-		return node.Run(f.ctx, binary, append([]string{"explain", f.namespace + "/echo"}, args...)...)
-	}
-	table, err := run()
-	f.Must(err)
-	t.Logf("\n%s", table)
-	for _, want := range []string{"Seen from node:  a1", siteLabel + "=" + siteA, "2 kept, 2 hidden",
-		"node b1 has " + siteLabel + "=" + siteB + ", not " + siteA} {
-		if !strings.Contains(table, want) {
-			t.Errorf("it does not say %q", want)
-		}
-	}
-	output, err := run("--as-node=b1", "--output=json")
-	f.Must(err)
-	var explanation struct {
-		Node      string
-		Kept      int
-		Endpoints []struct {
-			Node string
-			Kept bool
-		}
-	}
-	f.Must(json.Unmarshal([]byte(output), &explanation))
-	for _, e := range explanation.Endpoints {
-		if e.Kept != strings.HasPrefix(e.Node, "b") {
-			t.Errorf("as b1: %+v", e)
-		}
-	}
-	if explanation.Node != "b1" || explanation.Kept != 2 {
-		t.Errorf("as b1: %+v", explanation)
-	}
-	if output, err := run("--as-node=nowhere"); err == nil || !strings.Contains(output, `nodes "nowhere" not found`) {
-		t.Errorf("got %q, %v", output, err)
 	}
 }

@@ -379,6 +379,15 @@ func TestDocumentedMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h.hub.metrics.all...)
 	docstest.CompareMetrics(t, "application-grid-hub", registry)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if sets := f.GetMetric()[0].GetGauge().GetValue(); f.GetName() == namespace+"_key_sets" && sets != 1 {
+			t.Errorf("%v sets of keys, and the Services have one", sets)
+		}
+	}
 }
 
 // TestOneCallerHasFewStreams: one more is answered 429, until one ends. Others have their own.
@@ -422,6 +431,32 @@ func TestOneCallerHasFewStreams(t *testing.T) {
 		code, _ := watch("alice")
 		return code == http.StatusOK
 	})
+	if code, _ := watch("alice"); code != http.StatusTooManyRequests {
+		t.Errorf("one more than before: %d", code)
+	}
+}
+
+// TestAVersionThatWasTakenBack: who knows a newer state than an API server that was restored is given what that has now.
+// Only a resource whose version is not reached is listed for it.
+func TestAVersionThatWasTakenBack(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, true)
+	known := *h.hub.shares.reached.Load()
+	known[hubv1alpha1.VersionServices] += 1000
+	watched := h.ask(http.MethodGet, benchWatch(1)+"&resourceVersion="+known.String(),
+		"Accept=application/vnd.kubernetes.protobuf", "Accept-Encoding=gzip")
+	if watched.StatusCode != http.StatusOK {
+		t.Errorf("%d %s", watched.StatusCode, body(t, watched))
+	}
+	for part, source := range h.hub.sources {
+		want := uint64(1)
+		if part == hubv1alpha1.VersionServices {
+			want = 2
+		}
+		if lists := source.State().Lists; lists != want {
+			t.Errorf("%s were listed %d times, want %d", source.Name(), lists, want)
+		}
+	}
 }
 
 // failingWriter takes so many bytes.

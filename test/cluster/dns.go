@@ -114,17 +114,12 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 }
 
 // dnsDaemonKubeconfig writes the kubeconfig of a node's daemon, which leads to the node's wrapper, where it needs no
-// rights.
+// rights, or to kube-apiserver with those of manifests/.
 func (c *Cluster) dnsDaemonKubeconfig(node *Node) (string, error) {
 	if c.options.DNSFromAPIServer {
-		return c.DNSDaemonKubeconfig()
+		return c.credentials.writeKubeconfig("dns-daemon.kubeconfig", RoleDNSDaemon, c.apiServerURL())
 	}
 	return c.credentials.writeKubeconfig("dns-daemon-"+node.Spec.Name+".kubeconfig", RoleNobody, node.WrapperURL())
-}
-
-// DNSDaemonKubeconfig is a kubeconfig for a daemon that asks kube-apiserver, with the rights of manifests/.
-func (c *Cluster) DNSDaemonKubeconfig() (string, error) {
-	return c.credentials.writeKubeconfig("dns-daemon.kubeconfig", RoleDNSDaemon, c.apiServerURL())
 }
 
 // ErrNoSuchName is told for a name that DNS says does not exist.

@@ -2,10 +2,8 @@ package dns
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -148,70 +146,4 @@ func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	if now := f.version(node); len(now.data) != size || !now.modified.After(future) {
 		f.Errorf("%d bytes, before %d, modified %s", len(now.data), size, now.modified)
 	}
-}
-
-// TestUpstreamMisbehaves: what is before the API server answers with errors, nonsense, halves or nothing, while the
-// daemon runs and when it starts. Nothing is written; and once it behaves, what happened meanwhile is followed.
-func TestUpstreamMisbehaves(t *testing.T) {
-	f := newFixture(t)
-	node, addresses := f.east()
-	f.settled(node)
-	interposer, err := shared.Interpose(f.ctx)
-	f.Must(err)
-	defer interposer.Close()
-	kubeconfig, err := shared.DNSDaemonKubeconfig()
-	f.Must(err)
-	args := node.DNSDaemon.Args()
-	node.DNSDaemon.SetArgs(append(slices.Clone(args), "--master="+interposer.URL(), "--kubeconfig="+kubeconfig))
-	f.Must(node.DNSDaemon.Restart(f.ctx))
-	defer func() {
-		node.DNSDaemon.SetArgs(args)
-		f.Must(node.DNSDaemon.Restart(f.ctx))
-	}()
-	before := f.version(node)
-	stop := f.alwaysAnswers(node, addresses)
-	for _, fault := range []struct {
-		name      string
-		behaviour cluster.Behaviour
-	}{
-		{"500", cluster.AnswerStatus(http.StatusInternalServerError, "InternalError", 0)},
-		{"403", cluster.AnswerStatus(http.StatusForbidden, "Forbidden", 0)},
-		{"404", cluster.AnswerStatus(http.StatusNotFound, "NotFound", 0)},
-		{"410", cluster.AnswerStatus(http.StatusGone, "Expired", 0)},
-		{"429", cluster.AnswerStatus(http.StatusTooManyRequests, "TooManyRequests", time.Second)},
-		{"empty body", cluster.Behaviour{Answer: func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
-		}}},
-		{"garbage", cluster.AnswerGarbage()},
-		{"truncated", cluster.Truncate()},
-		{"hanging", cluster.Hang()},
-		{"silent", cluster.Silence()},
-	} {
-		served := interposer.Served()
-		interposer.Behave(fault.behaviour)
-		if fault.name != "hanging" && fault.name != "silent" { // they freeze what is under way
-			f.Eventually("the daemon asks", func() error { return servedMore(interposer, served, 3) })
-		}
-		f.untouched(node, before)
-		// And restarted.
-		node.DNSDaemon.Kill()
-		served = interposer.Served()
-		f.Must(node.DNSDaemon.Launch())
-		f.Eventually("the daemon asks", func() error { return servedMore(interposer, served, 3) })
-		f.readyz(node, http.StatusServiceUnavailable, "[-] node: not listed yet: ")
-		f.untouched(node, before)
-	}
-	stop()
-	f.setAddress("east", 0, "10.244.9.9")
-	interposer.Behave(cluster.Behaviour{})
-	f.Eventually("what happened meanwhile is followed",
-		func() error { return f.answers(node, f.name(0), "A", "10.244.9.9") })
-	f.readyz(node, http.StatusOK)
-}
-
-func servedMore(interposer *cluster.Interposer, before, times int64) error {
-	if n := interposer.Served() - before; n < times {
-		return fmt.Errorf("%d requests", n)
-	}
-	return nil
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
@@ -83,18 +82,6 @@ func (f *fixture) expectCheck(what string, want []string, code int, args ...stri
 	return last
 }
 
-// temporarily applies YAML, and deletes it when the test ends.
-func (f *fixture) temporarily(manifest string) {
-	f.Helper()
-	_, err := f.tryKubectl(manifest, "apply", "-f", "-")
-	f.Must(err)
-	f.Cleanup(func() {
-		if _, err := f.tryKubectl(manifest, "delete", "-f", "-", "--ignore-not-found", "--wait=false"); err != nil {
-			f.Error(err)
-		}
-	})
-}
-
 // always is what no API server can tell before an installation.
 const always = "unknown Images Node"
 
@@ -125,7 +112,7 @@ func TestCheck(t *testing.T) {
 		before.Install == nil {
 		t.Errorf("got %+v", before)
 	}
-	f.breakBefore()
+	f.checkWithoutRights()
 
 	// What is printed to install with is installed.
 	edge := f.TempDir()
@@ -156,60 +143,39 @@ func TestCheck(t *testing.T) {
 	f.expectCheck("check: all is well again", nil, 0)
 }
 
-// breakBefore lets the check find what speaks against an installation.
-func (f *fixture) breakBefore() {
-	for name, defect := range map[string]struct {
-		manifest string
-		want     []string
-		code     int
-		args     []string
-	}{
-		"Cilium in kube-proxy's place": {ciliumManifest,
-			[]string{always, "warning KubeProxyReplacement DaemonSet kube-system/cilium"}, 0, nil},
-		"the port is taken": {portManifest, []string{always, "warning Port DaemonSet default/grabber"}, 0, nil},
-		"SuperEdge is there": {superEdgeManifest,
-			[]string{always, "failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper"}, 3, nil},
-		"no rights": {"", []string{
-			always, "unknown Read Node", "unknown Read Pod", "unknown Read DaemonSet", "unknown Read Deployment",
-			"unknown Read StatefulSet",
-			"unknown Read ConfigMap kube-system/kubeadm-config", "unknown Read CiliumNodeConfig",
-			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
-			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
-			"unknown KubeProxyReplacement DaemonSet",
-		}, 3, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
-	} {
-		f.Step(name, func() {
-			want := defect.want
-			if defect.manifest != "" {
-				f.temporarily(defect.manifest)
-			} else {
-				report, _, err := f.check("--pre", defect.args[0])
-				f.Must(err)
-				denied := 0
-				for _, finding := range report.Findings {
-					if finding.Check == "Rights" &&
-						strings.Contains(finding.Message, "you may not create daemonsets.apps in kube-system") {
-						denied++
-					}
-				}
-				if denied != 1 {
-					f.Errorf("it does not say what is denied: %+v", report.Findings)
-				}
-				for _, line := range report.trouble() {
-					if strings.Contains(line, " Rights ") {
-						want = append(want, line)
-					}
-				}
-			}
-			f.expectCheck(name, want, defect.code, append([]string{"--pre"}, defect.args...)...)
-		})
+// checkWithoutRights expects the check before an installation to say what is denied, and what could not be read.
+func (f *fixture) checkWithoutRights() {
+	token := "--token=" + f.Cluster.Token(cluster.RoleNobody)
+	report, _, err := f.check("--pre", token)
+	f.Must(err)
+	want := append(lost(), always)
+	denied := 0
+	for _, finding := range report.Findings {
+		if finding.Check == "Rights" &&
+			strings.Contains(finding.Message, "you may not create daemonsets.apps in kube-system") {
+			denied++
+		}
 	}
-	f.Step("ipvs", func() {
-		f.proxyConfig("kube-proxy", "config.conf",
-			"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
-		f.expectCheck("ipvs", []string{always, "warning KubeProxyMode DaemonSet kube-system/kube-proxy"}, 0, "--pre")
-	})
-	f.expectCheck("check --pre: ready again", []string{always}, 0, "--pre")
+	if denied != 1 {
+		f.Errorf("it does not say what is denied: %+v", report.Findings)
+	}
+	for _, line := range report.trouble() {
+		if strings.Contains(line, " Rights ") {
+			want = append(want, line)
+		}
+	}
+	f.expectCheck("no rights", want, 3, "--pre", token)
+}
+
+// lost is what a check before and after an installation misses without rights.
+func lost() []string {
+	lost := []string{"unknown KubeProxyReplacement DaemonSet"}
+	for _, read := range []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet", "Service",
+		"ConfigMap kube-system/kubeadm-config", "CiliumNodeConfig", "MutatingAdmissionPolicy kube-proxy.superedge.io",
+		"APIService v1alpha1.hub.superedge.io"} {
+		lost = append(lost, "unknown Read "+read)
+	}
+	return lost
 }
 
 // proxyConfig changes a key of a ConfigMap of kube-proxy until the test ends.
@@ -261,7 +227,8 @@ func (f *fixture) edgeProxies(severity, check string) []string {
 	return lines
 }
 
-// defects are ways to break the installation.
+// defects are ways to break the installation that show by what the API server or a controller writes, or by whom it
+// refuses. The others are in the tests of package check.
 var defects = []struct {
 	name string
 	// spoil breaks it until the test ends, and returns what the check has to find.
@@ -270,49 +237,11 @@ var defects = []struct {
 	// role is who asks, "" for an administrator.
 	role cluster.Role
 }{
-	{"no wrapper on a node", func(f *fixture) []string {
-		f.patch("daemonset", "application-grid-wrapper",
-			`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["edge1"]}]}]}}}}}}}`,
-			`{"spec":{"template":{"spec":{"affinity":null}}}}`)
-		return []string{"failure Wrapper Node edge1"}
-	}, 3, ""},
-	{"kube-proxy asks past the wrapper", func(f *fixture) []string {
-		f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
-			"{clusters: [{name: a, cluster: {server: 'https://192.0.2.1:6443'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}")
-		return f.edgeProxies("failure", "KubeProxy")
-	}, 3, ""},
 	{"kube-proxy's kubeconfig was changed since", func(f *fixture) []string {
 		f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
 			"{clusters: [{name: b, cluster: {server: 'http://127.0.0.1:51006'}}], contexts: [{name: b, context: {cluster: b}}], current-context: b}")
 		return f.edgeProxies("warning", "KubeProxy")
 	}, 0, ""},
-	{"two kube-proxies on a node", func(f *fixture) []string {
-		f.secondPod("kube-proxy", "edge1")
-		return []string{"failure KubeProxy Node edge1", "failure KubeProxy Pod kube-system/second-kube-proxy"}
-	}, 3, ""},
-	{"ipvs", func(f *fixture) []string {
-		f.proxyConfig("kube-proxy", "config.conf",
-			"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
-		return append(f.edgeProxies("warning", "KubeProxy"), "warning KubeProxyMode DaemonSet kube-system/kube-proxy",
-			"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge")
-	}, 0, ""},
-	{"Cilium in kube-proxy's place", func(f *fixture) []string {
-		f.temporarily(ciliumManifest)
-		f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`,
-			`{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
-		return []string{"failure KubeProxyReplacement Node edge1", "failure KubeProxyReplacement Node edge2"}
-	}, 3, ""},
-	{"a CRD of SuperEdge's, and an older one", func(f *fixture) []string {
-		for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
-			ours := f.kubectl("get", "crd", name+".superedge.io", "-o",
-				`jsonpath={.metadata.annotations.superedge\.io/crd-version}`)
-			f.patchIn("", "crd", name+".superedge.io",
-				`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
-				`{"metadata":{"annotations":{"superedge.io/crd-version":"`+ours+`"}}}`)
-		}
-		return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
-			"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
-	}, 3, ""},
 	{"wrappers of two versions", func(f *fixture) []string {
 		// As while an offline site keeps the old one.
 		f.patch("daemonset", "application-grid-wrapper",
@@ -322,74 +251,13 @@ var defects = []struct {
 			"--field-selector=spec.nodeName=edge1")
 		return []string{"warning ProgramVersions DaemonSet"}
 	}, 0, ""},
-	{"a token that ends soon", func(f *fixture) []string {
-		token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper",
-			"--duration=2h"))
-		text, err := yaml.Marshal(map[string]any{
-			"clusters": []any{map[string]any{"name": "a",
-				"cluster": map[string]any{"server": "https://192.0.2.1:6443"}}},
-			"users": []any{map[string]any{"name": "own", "user": map[string]any{"token": token}}},
-			"contexts": []any{map[string]any{"name": "a",
-				"context": map[string]any{"cluster": "a", "user": "own"}}},
-			"current-context": "a",
-		})
-		f.Must(err)
-		f.proxyConfig("kube-proxy", "kubeconfig.conf", string(text))
-		return append(f.edgeProxies("warning", "KubeProxy"), "warning Credentials ConfigMap kube-system/kube-proxy")
-	}, 0, ""},
 	{"no rights", func(*fixture) []string {
-		lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
-			"ConfigMap kube-system/kubeadm-config", "ConfigMap kube-system/kube-root-ca.crt", "Service",
-			"MutatingAdmissionPolicy kube-proxy.superedge.io", "APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
+		lost := append(lost(), "unknown Read ConfigMap kube-system/kube-root-ca.crt")
 		for _, kind := range v1.Kinds {
-			lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
+			lost = append(lost, "unknown Read CustomResourceDefinition "+kind.Plural+".superedge.io")
 		}
-		for i := range lost {
-			lost[i] = "unknown Read " + lost[i]
-		}
-		return append(lost, "unknown KubeProxyReplacement DaemonSet")
+		return lost
 	}, 1, cluster.RoleNobody},
-	{"NodeLocal DNSCache", func(f *fixture) []string {
-		f.temporarily(nodeLocalManifest)
-		return []string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns"}
-	}, 0, ""},
-	{"the port is taken", func(f *fixture) []string {
-		f.temporarily(portManifest)
-		f.Eventually("the others run", func() error {
-			if pods := f.podsOfIn("default", "grabber"); len(pods) != 3 {
-				return fmt.Errorf("%q", pods)
-			}
-			return nil
-		})
-		want := []string{"warning Port DaemonSet default/grabber"}
-		pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=grabber"})
-		f.Must(err)
-		for _, pod := range pods.Items {
-			if pod.Spec.NodeName != "cloud1" {
-				want = append(want, "failure Port Pod default/"+pod.Name)
-			}
-		}
-		return want
-	}, 3, ""},
-	{"the policy is gone", func(f *fixture) []string {
-		f.kubectl("delete", "mutatingadmissionpolicybinding", "kube-proxy.superedge.io")
-		f.Cleanup(func() {
-			f.kubectl("apply", "-f", filepath.Join(manifests, "kubeadm", "kube-proxy-policy.yaml"))
-		})
-		return []string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io"}
-	}, 3, ""},
-	{"the wrapper under systemd", func(f *fixture) []string {
-		f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
-		f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
-		return []string{"unknown Wrapper Node edge1", "unknown Credentials Node edge1"}
-	}, 0, ""},
-	{"the wrapper under systemd, and in a pod", func(f *fixture) []string {
-		f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
-		f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
-		f.secondPod("application-grid-wrapper", "edge1") // the DaemonSet's ends with the label
-		return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper",
-			"unknown Credentials Node edge1"}
-	}, 3, ""},
 	{"kube-proxy waits for a wrapper that is not ready, and moves only with its label", func(f *fixture) []string {
 		f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"-")
 		f.Cleanup(func() { f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"="+v1.KubeProxyEdge) })
@@ -408,22 +276,6 @@ var defects = []struct {
 		})
 		return []string{"failure KubeProxy Pod kube-system/" + pod}
 	}, 3, ""},
-	{"a node of a site that is no edge node, and an edge node in no site", func(f *fixture) []string {
-		f.temporarily(sitesManifest)
-		f.kubectl("label", "nodes", "edge1", "cloud1", "zone1=east")
-		f.Cleanup(func() { f.kubectl("label", "nodes", "edge1", "cloud1", "zone1-") })
-		return []string{"failure Site Node cloud1", "failure Site Node edge2"}
-	}, 3, ""},
-	{"an ingress controller, and a hub that nobody asks", func(f *fixture) []string {
-		f.temporarily(bypassManifest)
-		return []string{"warning Bypass Deployment default/traefik", "warning Hub Deployment default/application-grid-hub"}
-	}, 0, ""},
-	{"a grid that is stalled, and a Service that no node sees", func(f *fixture) []string {
-		f.temporarily(gridManifest)
-		f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
-			`{"status":{"observedGeneration":1,"sites":0,"readySites":0,"conditions":[{"type":"Ready","status":"False","reason":"SitesStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"SitesStalled","message":"site east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-		return []string{"failure Grids DeploymentGrid default/echo", "failure Services Service default/bad"}
-	}, 3, ""},
 }
 
 // breakAfter breaks the installation in one way after the other, and mends it again.
@@ -441,11 +293,9 @@ func (f *fixture) breakAfter() {
 }
 
 // podsOf are the names of a DaemonSet's pods that are not ending.
-func (f *fixture) podsOf(set string) []string { return f.podsOfIn("kube-system", set) }
-
-func (f *fixture) podsOfIn(namespace, set string) []string {
+func (f *fixture) podsOf(set string) []string {
 	f.Helper()
-	pods, err := f.client.CoreV1().Pods(namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "app=" + set})
+	pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: "app=" + set})
 	f.Must(err)
 	var names []string
 	for _, pod := range pods.Items {
@@ -459,124 +309,7 @@ func (f *fixture) podsOfIn(namespace, set string) []string {
 // patch patches an object of kube-system until the test ends.
 func (f *fixture) patch(kind, name, patch, back string) {
 	f.Helper()
-	f.patchIn("kube-system", kind, name, patch, back)
-}
-
-func (f *fixture) patchIn(namespace, kind, name, patch, back string) {
-	f.Helper()
-	way := "--type=strategic"
-	if kind == "crd" {
-		way = "--type=merge"
-	}
-	args := []string{"patch", kind, name, way, "-p"}
-	if namespace != "" {
-		args = append([]string{"-n", namespace}, args...)
-	}
+	args := []string{"-n", "kube-system", "patch", kind, name, "--type=strategic", "-p"}
 	f.kubectl(append(args, patch)...)
 	f.Cleanup(func() { f.kubectl(append(args, back)...) })
 }
-
-// secondPod runs a pod as a DaemonSet has them on a node, whatever the scheduler would say.
-func (f *fixture) secondPod(of, node string) {
-	f.Helper()
-	set, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, of, metav1.GetOptions{})
-	f.Must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-" + of},
-		Spec: *set.Spec.Template.Spec.DeepCopy()}
-	pod.Spec.NodeName, pod.Spec.Affinity, pod.Spec.NodeSelector = node, nil, nil
-	_, err = f.client.CoreV1().Pods("kube-system").Create(f.ctx, pod, metav1.CreateOptions{})
-	f.Must(err)
-	f.Cleanup(func() { f.kubectl("-n", "kube-system", "delete", "pod", pod.Name, "--now") })
-}
-
-const (
-	ciliumManifest = `
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: cilium, namespace: kube-system}
-spec:
-  selector: {matchLabels: {app: cilium}}
-  template:
-    metadata: {labels: {app: cilium}}
-    spec:
-      hostNetwork: true
-      containers: [{name: cilium-agent, image: "quay.io/cilium/cilium:v1.18.0", command: [cilium-agent]}]
-`
-	nodeLocalManifest = `
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: node-local-dns, namespace: kube-system}
-spec:
-  selector: {matchLabels: {app: node-local-dns}}
-  template:
-    metadata: {labels: {app: node-local-dns}}
-    spec:
-      hostNetwork: true
-      containers: [{name: node-cache, image: "registry.k8s.io/dns/k8s-dns-node-cache:1.26.0", args: [-localip, 169.254.20.10]}]
-`
-	portManifest = `
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: grabber, namespace: default}
-spec:
-  selector: {matchLabels: {app: grabber}}
-  template:
-    metadata: {labels: {app: grabber}}
-    spec:
-      hostNetwork: true
-      automountServiceAccountToken: false
-      containers: [{name: grabber, image: grabber, ports: [{containerPort: 51006}]}]
-`
-	superEdgeManifest = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: edge-system}
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: application-grid-wrapper, namespace: edge-system}
-spec:
-  selector: {matchLabels: {k8s-app: application-grid-wrapper}}
-  template:
-    metadata: {labels: {k8s-app: application-grid-wrapper}}
-    spec:
-      hostNetwork: true
-      containers: [{name: application-grid-wrapper, image: "superedge.tencentcloudcr.com/superedge/application-grid-wrapper:v0.9.0", command: [/usr/local/bin/application-grid-wrapper, "--bind-address=127.0.0.1:51006"]}]
-`
-	sitesManifest = `
-apiVersion: v1
-kind: Service
-metadata: {name: local, namespace: default, annotations: {topologyKeys: '["zone1"]'}}
-spec: {ports: [{port: 80}]}
-`
-	bypassManifest = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: traefik, namespace: default}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: traefik}}
-  template: {metadata: {labels: {app: traefik}}, spec: {containers: [{name: traefik, image: "traefik:v3"}]}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: application-grid-hub, namespace: default}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: hub}}
-  template: {metadata: {labels: {app: hub}}, spec: {containers: [{name: application-grid-hub, image: "hub:v1"}]}}
-`
-	gridManifest = `
-apiVersion: superedge.io/v1
-kind: DeploymentGrid
-metadata: {name: echo, namespace: default}
-spec:
-  gridUniqKey: zone1
-  template: {selector: {matchLabels: {app: echo}}, template: {metadata: {labels: {app: echo}}, spec: {containers: [{name: echo, image: echo}]}}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: bad, namespace: default, annotations: {topologyKeys: zone1}}
-spec: {ports: [{port: 80}]}
-`
-)

@@ -1,7 +1,6 @@
 package grid
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,12 +13,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -271,79 +266,4 @@ func (f *fixture) expectDocuments(documents string) {
 	if removed != 1 {
 		f.Errorf("%d grids were removed:\n%s", removed, documents)
 	}
-}
-
-// TestPluginRights: a user who may only list is told what the status of a grid says.
-func TestPluginRights(t *testing.T) {
-	f := newFixture(t)
-	name := f.namespace + "-lister"
-	_, err := f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"list"}}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	f.Cleanup(func() {
-		_ = f.client.RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{})
-	})
-	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	f.Cleanup(func() {
-		_ = f.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{})
-	})
-	f.apply(deploymentGrid("demo"))
-	f.expectSaid("grid status --no-headers -n "+f.namespace+" --as="+name, 3, "DeploymentGrid demo $KEY <none> - - -")
-}
-
-// TestPluginViews: Services that are not a grid's: several keys, endpoints that no node sees, a bad annotation.
-func TestPluginViews(t *testing.T) {
-	f := newFixture(t)
-	east, west := f.node("east"), f.node("west")
-	f.bareNode(f.namespace+"-bare", "")
-	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, f.namespace+"-bare", types.MergePatchType,
-		fmt.Appendf(nil, `{"metadata":{"labels":{"%s":null}}}`, f.key), metav1.PatchOptions{})
-	f.Must(err)
-	f.relabelRegion(east)
-	f.relabelRegion(west)
-	_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"topologyKeys": `["` + f.key + `"]`}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}, // no selector: the endpoints are the test's
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	_, err = f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.1.0.1"}, NodeName: &east},
-			{Addresses: []string{"10.1.0.2"}, NodeName: ptr.To(f.namespace + "-bare")},
-			{Addresses: []string{"10.1.0.3"}, NodeName: ptr.To("gone")},
-			{Addresses: []string{"10.1.0.4"}},
-		},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	in := " -n " + f.namespace
-	f.expectSaid("grid view s"+in, 3,
-		"east "+east+" unknown $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" none $KEY 0/0 <none>",
-		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
-		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n",
-		"have no ready endpoint: west")
-	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
-	f.expectSaid("grid view s"+in, 0,
-		"$KEY=east,region.$KEY=r "+east+" ", " $KEY 1/1 10.1.0.1",
-		"$KEY=west,region.$KEY=r "+west+" ", " region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
-	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: KEY}}`)
-	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys",
-		"the annotation does not parse")
-	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: null}}`)
-	f.expectSaid("grid view s"+in, 0, "is not governed: it has no topologyKeys, and every node sees all endpoints.",
-		"4/4 10.1.0.4")
-}
-
-// relabelRegion gives a node the test's second label.
-func (f *fixture) relabelRegion(node string) {
-	f.Helper()
-	f.Must(shared.RelabelNode(f.ctx, node, "region."+f.key, "r"))
 }

@@ -87,7 +87,6 @@ func TestPreview(t *testing.T) {
 		closed.Foreign != nil || closed.Command != "" {
 		t.Errorf("exit code %d, %+v", code, closed)
 	}
-	f.previewWithoutKey()
 }
 
 // previewed is a Service as kubectl grid preview has it.
@@ -117,20 +116,4 @@ func (f *fixture) preview(name string) (previewed, int) {
 		f.Fatalf("%s is not in %+v", name, p.Services)
 	}
 	return p.Services[i], code
-}
-
-// previewWithoutKey asks without a key, and with one that no node has: the answer names the keys that nodes do have.
-// What may not be read is said.
-func (f *fixture) previewWithoutKey() {
-	f.Helper()
-	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
-		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" ||
-			!strings.Contains(stderr, "site (2 sites)") {
-			f.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
-		}
-	}
-	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 ||
-		!strings.Contains(stderr, "asking for nodes, whose labels are the sites") {
-		f.Errorf("exit code %d, %s", code, stderr)
-	}
 }

@@ -322,24 +322,58 @@ func TestManySetsOfKeys(t *testing.T) {
 		services[fmt.Sprint("svc-", i)] = fmt.Sprintf(`["key-%d"]`, i)
 	}
 	neighbour := wiretest.Object(nodeObject("node-2", maps.Clone(labels)))
-	w := newBoundsWorld([]*wire.Object{wiretest.Object(nodeObject("node-1", labels)), neighbour}, nil)
-	follow := func() *stream {
+	begin := func() (*boundsWorld, *stream) {
+		w := newBoundsWorld([]*wire.Object{wiretest.Object(nodeObject("node-1", labels)), neighbour}, nil)
 		st := w.stream(t, 1, nil)
 		drain(t, st)
-		return st
+		return w, st
 	}
-	first := follow()
-	for name, keys := range services {
-		w.services.Apply(wiretest.Service(name, keys))
+	w, first := begin()
+	put := func(w *boundsWorld, name string) {
+		w.services.Apply(wiretest.Service(name, services[name]))
 		w.slices.Apply(boundsSlice(name, name, 0, 2))
+	}
+	remove := func(name string) {
+		w.services.Remove("ns", name)
+		w.slices.Remove("ns", name)
+	}
+	for name := range services {
+		put(w, name)
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
 		t.Errorf("%d sets and %d classes", stats.sets, stats.classes)
 	}
-	if second := follow(); digestsOf(w, first) != digestsOf(w, second) {
-		t.Error("what a stream was told step by step is not what a new one is told")
+	// Classes go with their last stream, so the next one is told what there is now.
+	expectToldAll := func(when string) {
+		t.Helper()
+		drain(t, first)
+		told := digestsOf(w, first)
+		first.Close()
+		if first = w.stream(t, 1, nil); digestsOf(w, first) != told {
+			t.Errorf("%s: what a stream was told step by step is not what a new one is told", when)
+		}
+		drain(t, first)
 	}
+	expectToldAll("all are there")
+	// When two with sets of their own go, another one has its own, into which its slice moves.
+	var own, others []string
+	for i := range 3 * maxSets {
+		if name := fmt.Sprint("svc-", i); w.sets[fmt.Sprint("key-", i)] != nil {
+			own = append(own, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	remove(own[0])
+	remove(own[1])
+	touched := wiretest.ServiceOf(others[0], services[others[0]])
+	touched.Labels = map[string]string{"touched": "yes"}
+	w.services.Apply(wiretest.Object(touched))
+	expectToldAll("a slice has moved into another set")
+	put(w, own[0])
+	put(w, own[1])
+	drain(t, first)
 	for key := range labels { // the node moves away from its neighbour, label by label
 		labels[key] = "there"
 		w.nodes.Apply(wiretest.Object(nodeObject("node-1", labels)))
@@ -352,15 +386,13 @@ func TestManySetsOfKeys(t *testing.T) {
 		}
 	}
 	for name := range services {
-		w.services.Remove("ns", name)
-		w.slices.Remove("ns", name)
+		remove(name)
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != 0 || stats.classes != 0 {
 		t.Errorf("%d sets and %d classes are left", stats.sets, stats.classes)
 	}
-	other := newBoundsWorld([]*wire.Object{wiretest.Object(nodeObject("node-1", labels)), neighbour}, nil)
-	if digestsOf(w, first) != digestsOf(other, other.stream(t, 1, nil)) {
+	if fresh, of := begin(); digestsOf(w, first) != digestsOf(fresh, of) {
 		t.Error("what a stream was told step by step is not what a replica tells that begins now")
 	}
 }

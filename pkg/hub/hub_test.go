@@ -212,6 +212,7 @@ func TestAShare(t *testing.T) {
 			}
 		}
 	}
+	expectSoon(t, "the lists take no memory when they are over", func() bool { return h.hub.shares.stats().queued == 0 })
 }
 
 // TestWhoMayAsk: what is bound to a node may ask for that node, the rest is RBAC's to say.

@@ -323,21 +323,6 @@ func TestNodeUnknown(t *testing.T) {
 	eventually(t, "no names without the label", fileIs(path, block()))
 }
 
-// TestFailedWriteIsRepeated: without another event.
-func TestFailedWriteIsRepeated(t *testing.T) {
-	a := newAPI(t)
-	a.populate(1, 2)
-	dir := filepath.Join(t.TempDir(), "missing")
-	path := filepath.Join(dir, "hosts")
-	d := startDaemon(t, a.URL, path)
-	d.says(t, "no such file or directory")
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the file is written", fileIs(path, block(east0, east1)))
-	d.says(t)
-}
-
 // TestWhatIsAskedFor: of nodes the own one, and of Services and their EndpointSlices those of ServiceGrids.
 func TestWhatIsAskedFor(t *testing.T) {
 	a, _, _ := following(t)

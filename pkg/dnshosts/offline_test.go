@@ -200,17 +200,6 @@ func startWhileAway(t *testing.T, name, source string, resources ...string) {
 	eventually(t, "the lines are right", fileIs(path, head+block(east0, east1)+tail))
 }
 
-// TestNobodyListens is the same for connections that are refused.
-func TestNobodyListens(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hosts")
-	present := "127.0.0.1 localhost\n" + block(east0)
-	writeFile(t, path, present)
-	before := mustStat(t, path)
-	d := startDaemon(t, "http://127.0.0.1:1", path)
-	d.says(t, "connection refused")
-	untouched(t, path, before, present)
-}
-
 // TestRelistFailsHalfWay: all watches end and have to begin with a list, of which one fails: the rest is followed,
 // and nothing is taken away, nor even written.
 func TestRelistFailsHalfWay(t *testing.T) {

@@ -2,7 +2,6 @@ package quota
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,14 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"k8s.io/klog/v2"
-
-	"github.com/application-grid/application-grid/internal/testkit/await"
 )
 
 // TestNobodyLocksOthersOut: who takes all that it can get leaves places for others, however many do so.
@@ -120,67 +116,6 @@ func TestCallersOfOtherHosts(t *testing.T) {
 		if got := callerOf(conn); got != want {
 			t.Errorf("%s is %q, want %q", remote, got, want)
 		}
-	}
-}
-
-// TestListenerBoundsConnections: what is too much is closed, and there is room again when others end.
-func TestListenerBoundsConnections(t *testing.T) {
-	t.Parallel()
-	inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := &Listener{Listener: inner, Quota: New(10), Logger: klog.Background()}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer inner.Close()
-	wg.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer conn.Close()
-				_, _ = io.WriteString(conn, "x")
-				_, _ = io.Copy(io.Discard, conn)
-			})
-		}
-	})
-	dial := func() (net.Conn, bool) {
-		conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = conn.Read(make([]byte, 1))
-		return conn, err == nil
-	}
-	var open []net.Conn
-	for range 20 {
-		if conn, ok := dial(); ok {
-			open = append(open, conn)
-		} else {
-			_ = conn.Close()
-		}
-	}
-	if len(open) != 5 {
-		t.Errorf("one user has %d of 10", len(open))
-	}
-	for _, conn := range open {
-		_ = conn.Close()
-	}
-	await.Patience{
-		Within: 10 * time.Second, Between: time.Millisecond,
-	}.Until(t, "all places are free again", func() error {
-		if stats := listener.Quota.Stats(); stats.Taken > 0 {
-			return fmt.Errorf("%+v", stats)
-		}
-		return nil
-	})
-	conn, ok := dial()
-	_ = conn.Close()
-	if !ok {
-		t.Error("there is no room again")
 	}
 }
 

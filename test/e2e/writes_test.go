@@ -75,3 +75,12 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 		t.Errorf("got %d endpoints, want 4", len(direct.Endpoints))
 	}
 }
+
+// explain is what the node's wrapper explains of a Service.
+func (f *fixture) explain(node, service string) string {
+	f.Helper()
+	n := f.Node(node)
+	reply, err := n.Get(f.ctx, n.WrapperURL()+"/debug/explain/"+f.namespace+"/"+service)
+	f.Must(err)
+	return reply.Body
+}

@@ -84,7 +84,7 @@ func TestClientMovesToTheAPIServerAndBack(t *testing.T) {
 				t.Helper()
 				f.Eventually(what, func() error {
 					found, err := lister.List(labels.Everything())
-					if got := nodesOf(found, isReady); got != nodes {
+					if got := readyOn(found); got != nodes {
 						return fmt.Errorf("want endpoints on %s, got %s", nodes, got)
 					}
 					return err
@@ -108,21 +108,18 @@ func TestClientMovesToTheAPIServerAndBack(t *testing.T) {
 	}
 }
 
-// nodesOf returns the nodes of the endpoints that are of interest.
-func nodesOf(found []*discoveryv1.EndpointSlice, of func(*discoveryv1.Endpoint) bool) string {
+// readyOn returns the nodes of the ready endpoints.
+func readyOn(found []*discoveryv1.EndpointSlice) string {
 	var nodes []string
 	for _, slice := range found {
 		for i := range slice.Endpoints {
-			if of(&slice.Endpoints[i]) {
+			if isReady(&slice.Endpoints[i]) {
 				nodes = append(nodes, *slice.Endpoints[i].NodeName)
 			}
 		}
 	}
 	return sorted(nodes)
 }
-
-// isAny is for nodesOf.
-func isAny(*discoveryv1.Endpoint) bool { return true }
 
 // TestForeignRevisions holds what kube-apiserver answers to revisions that are not its own, on which a client that
 // comes from the wrapper depends: docs/dev/design.md says what follows. "silence" is a watch that hears of no change.

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -110,46 +108,6 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	answered("with a valid one it is local again", local.Name)
 	annotate(remove)
 	answered("without annotations it is as the API server says", "")
-}
-
-// TestEventsAndServiceCIDRsAreDelegated: what kube-proxy needs works without credentials, in the wrapper's name, and
-// nothing else does.
-func TestEventsAndServiceCIDRsAreDelegated(t *testing.T) {
-	f := newFixture(t)
-	client := f.through("a1", "")
-	ownNode := corev1.ObjectReference{Kind: "Node", Name: "a1"}
-	core, err := client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-core"}, InvolvedObject: ownNode, Reason: "Test",
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`),
-		metav1.PatchOptions{})
-	f.Must(err)
-	event, err := client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-new"}, Regarding: ownNode, Reason: "Test", Type: "Normal",
-		Action: "Test", EventTime: metav1.NowMicro(), ReportingController: "e2e", ReportingInstance: "a1",
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType,
-		[]byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
-	f.Must(err)
-	event.Name, event.ResourceVersion, event.Regarding.Name = "b1.e2e", "", "b1"
-	if _, err := client.EventsV1().Events("default").Create(f.ctx, event,
-		metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `regard Node "a1"`) {
-		t.Errorf("an event about another node: want Forbidden, got %v", err)
-	}
-	patch := []byte(`{"regarding":{"name":"b1"}}`)
-	if _, err := client.EventsV1().Events("default").Patch(f.ctx, "a1.e2e-new", types.MergePatchType, patch,
-		metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a patch of whom an event regards: want Forbidden, got %v", err)
-	}
-	if _, err := client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("listing ServiceCIDRs: %v", err)
-	}
-	if err := client.CoreV1().Events("default").Delete(f.ctx, core.Name,
-		metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("deleting an event: want Forbidden, got %v", err)
-	}
 }
 
 // TestKubeProxyReports: the events of a real kube-proxy arrive through the wrapper: that it starts, about its Node,

@@ -46,14 +46,17 @@ type bench struct {
 	beats bool
 	// named is set if a person has named the runtime's socket.
 	named bool
+	// asked counts the questions to the runtime, refused has the counts of the neighbours' pods that were refused.
+	asked   int
+	refused []int
 }
 
 func (b *bench) Pods(context.Context) ([]cri.Pod, error) { return slices.Clone(b.pods), b.err }
 func (b *bench) Socket() string                          { return "socket" }
 func (b *bench) Named() bool                             { return b.named }
 func (b *bench) Close()                                  {}
-func (b *bench) RuntimeAsked(error)                      {}
-func (b *bench) PodsRefused(int)                         {}
+func (b *bench) RuntimeAsked(error)                      { b.asked++ }
+func (b *bench) PodsRefused(count int)                   { b.refused = append(b.refused, count) }
 func (b *bench) Words() map[string]*facts.LivePods       { return b.words }
 func (b *bench) Share(p *facts.LivePods)                 { b.shared = p }
 func (b *bench) Wanted() bool                            { return b.wanted }
@@ -110,14 +113,50 @@ func (b *bench) api() {
 	seen := map[string]bool{}
 	for _, s := range b.slices {
 		name := s.Labels[discoveryv1.LabelServiceName]
-		if !seen[name] {
-			services = append(services, wiretest.Service(name, `["zone"]`))
+		if keys := `["zone"]`; !seen[name] {
+			if name == ungoverned {
+				keys = ""
+			}
+			services = append(services, wiretest.Service(name, keys))
 		}
 		seen[name] = true
 		endpoints = append(endpoints, wiretest.Object(s))
 	}
 	b.store.Services().Replace(services)
 	b.store.EndpointSlices().Replace(endpoints)
+}
+
+// says delivers that the Service one has these endpoints, and that there is no other Service.
+func (b *bench) says(eps ...ep) {
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", eps...)}
+	b.api()
+}
+
+// beat lets the kubelet report its node once a minute.
+func (b *bench) beat(minutes int) {
+	b.beats = true
+	for range minutes {
+		b.api()
+		b.run(60)
+	}
+}
+
+// restart starts the wrapper again, from its snapshot.
+func (b *bench) restart() {
+	b.t.Helper()
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.boot(state)
+}
+
+// expect says what a Service must show.
+func (b *bench) expect(when, service, want string) {
+	b.t.Helper()
+	if got := b.shows(service); got != want {
+		b.t.Errorf("%s: the Service %s shows %q, want %q: %v", when, service, got, want, b.keeper.Status().Reasons)
+	}
 }
 
 func (b *bench) run(seconds int) {
@@ -186,8 +225,25 @@ func up(pod, address, sandbox string, containers ...string) cri.Pod {
 	return p
 }
 
-// other is a neighbour's endpoint, which is ready.
-var other = ep{"other", "10.0.1.1", "n1", true, true}
+// own is an endpoint of this node, other a neighbour's. Both are ready.
+var (
+	own   = ep{"db", "10.0.0.1", "n0", true, true}
+	other = ep{"other", "10.0.1.1", "n1", true, true}
+)
+
+// ungoverned is the name of a Service without topologyKeys.
+const ungoverned = "plain"
+
+// at returns an endpoint with another address, notReady one that is not ready.
+func at(address string, e ep) ep { e.address = address; return e }
+
+func notReady(e ep) ep { e.ready, e.serving = false, false; return e }
+
+// again returns a pod whose container was started again, of which the runtime has not kept the one before.
+func again(p cri.Pod, name string) cri.Pod {
+	p.Containers[name] = cri.Container{ID: "again-" + p.Containers[name].ID, State: p.Containers[name].State}
+	return p
+}
 
 // restarted says that the kubelet has started a container before, so that it is none of kubectl debug.
 func restarted(p cri.Pod, name string) cri.Pod {
@@ -416,7 +472,7 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 	}{{"another", false, ""}, {"another", true, ""}, {"same", true, ""}, {"same", false, "10.0.0.1"}} {
 		b := newBench(t)
 		b.machine, b.named = "same", c.named
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own), sliceFor("two", own, other)}
 		b.api()
 		b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
 		state, err := b.store.View.State("n0", b.now)
@@ -426,9 +482,9 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, c.machine
 		b.boot(state)
 		b.run(60)
-		if got := b.shows("one"); got != c.want {
-			t.Errorf("boot %s, named %v: the Service shows %q, want %q", c.machine, c.named, got, c.want)
-		}
+		when := fmt.Sprintf("boot %s, named %v", c.machine, c.named)
+		b.expect(when, "one", c.want)
+		b.expect(when, "two", "10.0.1.1")
 	}
 }
 

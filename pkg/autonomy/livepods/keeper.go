@@ -172,8 +172,8 @@ type Keeper struct {
 	words   map[string]*facts.LivePods
 	known   map[string]map[facts.PodKey]facts.KnownPod
 	changes uint64
-	// nodeReady is set if the API server calls this node ready. heartbeat is the kubelet's last report, and beat when
-	// it arrived; zero if none has since this process started.
+	// nodeReady is set if the API server calls this node ready. heartbeat is the kubelet's last report; "" if none was
+	// seen since the upstream came back. beat is when one arrived after another; zero before.
 	nodeReady bool
 	heartbeat string
 	beat      time.Time
@@ -305,6 +305,7 @@ func (k *Keeper) comeBack() {
 	for _, r := range k.records {
 		r.from = now // the upstream's status could not change meanwhile
 	}
+	k.heartbeat = "" // the next one may be from before the outage
 	k.enter(returning)
 	about := make(map[facts.PodKey]struct{})
 	for pod := range k.known[k.config.NodeName] { // as of before the outage
@@ -335,7 +336,7 @@ func (k *Keeper) agree() bool {
 				return true
 			}
 			r := k.find(pod) // only a kubelet's report makes a pod ready
-			return node == here && r != nil && !r.Ready && known.Serving
+			return r != nil && !r.Ready && known.Serving
 		})
 		left += len(about)
 	}
@@ -360,12 +361,10 @@ func (k *Keeper) follow(ctx context.Context) {
 func (k *Keeper) read() (changed bool) {
 	changed = k.readWords()
 	ready, heartbeat := k.config.Facts.NodeReady()
-	if k.nodeReady = ready; k.phase == following && heartbeat != k.heartbeat {
-		if k.heartbeat != "" {
-			k.beat = k.config.Now()
-		}
-		k.heartbeat = heartbeat
+	if k.nodeReady = ready; heartbeat != k.heartbeat && k.heartbeat != "" {
+		k.beat = k.config.Now()
 	}
+	k.heartbeat = heartbeat
 	return changed
 }
 

@@ -78,7 +78,7 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			r.Needed[name] = true
 		}
 	}
-	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
+	if r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
 	}
 	for name, c := range pod.Containers {
@@ -132,13 +132,13 @@ type contact struct {
 
 // hear takes the API server's status of the pod, which has this UID there.
 func (r *record) hear(uid string, known facts.KnownPod, c contact) {
-	if r.Replaced != "" && r.Replaced == uid && c.confirmed.Sub(r.since) < stands {
+	if r.Replaced == uid && c.confirmed.Sub(r.since) < stands {
 		return // this is the former pod, unless the manifest was changed back
 	}
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
 	r.Mixed = r.Mixed && !first // else that was said of the former static pod
-	became := known.Serving && (first || !r.Ready)
+	became := known.Serving && !r.Ready && !first
 	switch {
 	case !known.Serving && !c.nodeReady:
 		r.hearOfNode(c.now)
@@ -152,14 +152,14 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	if r.from.IsZero() {
 		r.from = c.now
 	}
-	if grown := c.confirmed.Sub(r.from); grown > 0 {
-		r.Stood, r.from = min(r.Stood+grown, stands), c.confirmed
+	if c.confirmed.After(r.from) {
+		r.Stood, r.from = min(r.Stood+c.confirmed.Sub(r.from), stands), c.confirmed
 	}
 	if r.Mixed && r.Stood >= stands {
 		r.Mixed, r.Ready = false, false
 	}
 	if c.fresh && !r.Mixed {
-		r.learn(first, became, c)
+		r.learn(became, c)
 	}
 }
 
@@ -170,9 +170,9 @@ func (r *record) hearOfNode(now time.Time) {
 	}
 }
 
-// learn updates the note of a pod that the runtime listed a moment ago. first is set for the API server's first status
-// of it, became if it has become ready.
-func (r *record) learn(first, became bool, c contact) {
+// learn updates the note of a pod that the runtime listed a moment ago. became is set if it has become ready since the
+// API server's status before.
+func (r *record) learn(became bool, c contact) {
 	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
 	switch {
 	case r.Ready && settled && c.beat.Sub(r.since) >= stands:
@@ -182,7 +182,7 @@ func (r *record) learn(first, became bool, c contact) {
 		}
 	case !r.Ready && settled:
 		r.noteIDs()
-	case r.Ready && len(r.Needed) == 0, became && !first:
+	case r.Ready && len(r.Needed) == 0, became:
 		r.learnNeeded()
 	}
 }

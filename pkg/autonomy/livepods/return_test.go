@@ -1,0 +1,263 @@
+package livepods
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+)
+
+// returning returns for how many seconds the node's own state is used after the link is back.
+func (b *bench) returning() (seconds int) {
+	b.t.Helper()
+	for b.state = Followed; ; seconds++ {
+		if b.run(1); !b.keeper.Status().Returning {
+			return seconds
+		}
+		if seconds > 1000 {
+			b.t.Fatal("the return does not end")
+		}
+	}
+}
+
+// out takes the link for some seconds.
+func (b *bench) out(seconds int) {
+	b.state = Away
+	b.run(seconds)
+}
+
+// TestLengthOfAReturn: after an outage of 10 s or more the API server has 30 s to agree, and 2 minutes if it does not.
+func TestLengthOfAReturn(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	expect := func(when string, want int) {
+		t.Helper()
+		if got := b.returning(); got != want {
+			t.Errorf("%s: the return took %d s, want %d", when, got, want)
+		}
+		b.run(100)
+	}
+	b.out(9)
+	expect("after 9 s", 0)
+	b.out(10)
+	expect("after 10 s", 30)
+	b.out(9)
+	expect("after 9 s again", 0)
+	b.out(60)
+	b.state = Followed
+	b.run(5)
+	b.out(5)
+	expect("after 60 s, 5 s of contact, and 5 s without", 30)
+	b.state = Away
+	b.restart()
+	b.run(5)
+	expect("after a start without a link", 30)
+	b.out(60)
+	b.says(notReady(own))
+	expect("without an agreement", 120)
+	b.says(other)
+	b.run(20)
+	b.out(5)
+	b.ready = corev1.ConditionUnknown
+	b.api()
+	expect("without endpoints on the node, which is not ready", 0)
+}
+
+// TestLastWordBeforeTheLink: the API server calls a pod not ready, and the link goes within the same second.
+func TestLastWordBeforeTheLink(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	b.says(notReady(own), other)
+	b.out(5)
+	b.expect("a moment after it was called not ready", "one", "10.0.1.1")
+}
+
+// TestChangesAroundAShortOutage: what has changed on the node since a moment before a short outage is shown until the
+// API server agrees.
+func TestChangesAroundAShortOutage(t *testing.T) {
+	no := false
+	for _, c := range []struct {
+		what           string
+		before, during func(*bench)
+		agrees         []ep
+		want           string
+	}{
+		{"a sandbox was made again 8 s before", func(b *bench) {
+			b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
+		}, nil, []ep{at("10.0.0.7", own)}, "10.0.0.7"},
+		{"the pod has ended", nil, func(b *bench) {
+			b.pods = []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
+		}, nil, ""},
+		{"the kubelet calls the pod not ready", nil, func(b *bench) {
+			b.pods[0].Kubelet = &no
+		}, []ep{notReady(own)}, "10.0.0.1!"},
+	} {
+		b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+		b.wanted = true // so that the runtime is asked each second
+		b.run(1)
+		if c.before != nil {
+			c.before(b)
+		}
+		b.run(8)
+		b.out(4)
+		if c.during != nil {
+			c.during(b)
+		}
+		b.out(3)
+		b.state = Followed
+		b.run(3)
+		b.expect(c.what+": the link is back", "one", c.want)
+		b.says(c.agrees...)
+		b.run(2)
+		b.expect(c.what+": the API server agrees", "one", c.want)
+		if s := b.keeper.Status(); s.Used {
+			t.Errorf("%s: the API server agrees, and the node's state is used: %+v", c.what, s)
+		}
+	}
+}
+
+// TestDeadLinkIsNoticedLate: the link was dead for so long that the API server called the node not ready, and broke
+// only for a moment. The API server calls the node's pods so a little later.
+func TestDeadLinkIsNoticedLate(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	b.out(3)
+	b.state, b.ready = Followed, corev1.ConditionUnknown
+	b.api()
+	b.run(2)
+	b.says(notReady(own), other)
+	b.run(2)
+	b.expect("only the link was away", "one", "10.0.0.1 10.0.1.1")
+}
+
+// TestReadyAtLast: only the kubelet's report can make a pod ready, so that it applies as soon as the link is back.
+func TestReadyAtLast(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", notReady(own)))
+	b.out(60)
+	b.expect("without a link", "one", "10.0.0.1!")
+	b.state = Followed
+	b.says(own)
+	b.run(2)
+	b.expect("it is ready now", "one", "10.0.0.1")
+}
+
+// TestHowOftenTheRuntimeIsAsked: each second where something depends on it, and else every ten.
+func TestHowOftenTheRuntimeIsAsked(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	node := func(status corev1.ConditionStatus) func() { return func() { b.ready = status; b.api() } }
+	for _, c := range []struct {
+		when          string
+		change        func()
+		seconds, want int
+	}{
+		{"in contact", func() {}, 100, 10},
+		{"while a neighbour needs to know", func() { b.wanted = true }, 50, 50},
+		{"in contact again", func() { b.wanted = false }, 100, 10},
+		{"while the node is not ready", node(corev1.ConditionUnknown), 50, 50},
+		{"when it is ready again", node(corev1.ConditionTrue), 100, 10},
+		{"without a link", func() { b.state = Away }, 50, 50},
+	} {
+		c.change()
+		b.asked = 0
+		if b.run(c.seconds); b.asked != c.want {
+			t.Errorf("%s the runtime was asked %d times in %d s, want %d", c.when, b.asked, c.seconds, c.want)
+		}
+	}
+	b = newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.ready = corev1.ConditionUnknown
+	b.says(notReady(own))
+	b.run(5)
+	b.ready = corev1.ConditionTrue
+	b.api()
+	b.asked = 0
+	if b.run(30); b.asked != 30 {
+		t.Errorf("a pod is shown as this node sees it, and the runtime was asked %d times in 30 s", b.asked)
+	}
+}
+
+// TestNodeIsReadyAndItsPodIsNot: the API server called the node and its pod not ready, and calls the node ready again.
+// If the pod stays not ready for a minute, the kubelet says so.
+func TestNodeIsReadyAndItsPodIsNot(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.ready = corev1.ConditionUnknown
+	b.says(notReady(own))
+	b.run(100)
+	b.expect("the node is not ready", "one", "10.0.0.1")
+	b.ready = corev1.ConditionTrue
+	b.api()
+	b.run(59)
+	b.expect("the node has been ready for 59 s", "one", "10.0.0.1")
+	b.run(3)
+	b.expect("the node has been ready for a minute", "one", "10.0.0.1!")
+}
+
+// TestRuntimeThatNeverAnswered: the wrapper starts without a link, and the runtime hangs.
+func TestRuntimeThatNeverAnswered(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	b.state, b.err = Away, context.DeadlineExceeded
+	b.restart()
+	b.run(29)
+	b.expect("for 29 s", "one", "10.0.0.1 10.0.1.1")
+	b.run(1)
+	b.expect("for 30 s", "one", "10.0.1.1")
+	if s := b.keeper.Status(); !s.AsOf.IsZero() {
+		t.Errorf("it has never answered, and the status is as of %v", s.AsOf)
+	}
+	b.err = nil
+	b.run(11)
+	b.expect("it answers", "one", "10.0.0.1 10.0.1.1")
+	if s := b.keeper.Status(); !s.AsOf.Equal(b.now) {
+		t.Errorf("it has answered at %v, and the status is as of %v", b.now, s.AsOf)
+	}
+}
+
+// TestAnotherRuntimeAnswers: in contact the status says that none of the endpoints' pods runs.
+func TestAnotherRuntimeAnswers(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	if err := b.keeper.Status().Err; err != nil {
+		t.Error(err)
+	}
+	b.pods = []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
+	b.run(11)
+	if err := b.keeper.Status().Err; err == nil || !strings.Contains(err.Error(), "none of the 1 pods") {
+		t.Errorf("none of the endpoints' pods runs: %v", err)
+	}
+	b.out(2)
+	if err := b.keeper.Status().Err; err != nil {
+		t.Errorf("without a link pods may have ended: %v", err)
+	}
+}
+
+// TestHeartbeats: the ids that a pod was ready with are those of a minute before a report of the kubelet. A report that
+// was made before an outage is none of them.
+func TestHeartbeats(t *testing.T) {
+	run := func(state string) []cri.Pod { return []cri.Pod{up("db", "10.0.0.1", "s1", "app"+state, "sidecar")} }
+	for _, restarts := range []bool{false, true} {
+		b := newBench(t)
+		b.pods = run("")
+		b.says(own, other)
+		b.beat(10)
+		b.state = Away
+		if restarts {
+			b.restart()
+		}
+		b.pods = run("!") // together with the kubelet
+		b.run(600)
+		b.state = Followed
+		b.api()
+		b.run(150)
+		b.out(10)
+		b.expect(fmt.Sprintf("restarts %v: the API server has only an old report", restarts), "one", "10.0.1.1")
+	}
+	b := newBench(t)
+	b.pods = run("")
+	b.says(own, other)
+	b.beat(10)
+	b.pods = []cri.Pod{again(run("")[0], "app")}
+	b.beat(10)
+	b.state = Away
+	b.restart()
+	b.run(2)
+	b.expect("it was called ready since it was started again", "one", "10.0.0.1 10.0.1.1")
+}

@@ -121,27 +121,23 @@ func TestLegacyEndpoints(t *testing.T) {
 }
 
 // TestContainersOfANewPod: the wrapper is started without notes (an upgrade of its pod) while a pod's sandbox is made
-// again, of which the API server has not heard yet.
+// again, of which the API server has not heard yet. One of the images may take long.
 func TestContainersOfANewPod(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy")} // app is about to be made
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
-	b.api()
-	b.run(1)
-	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", false, false}, other)}
-	b.api()
-	b.run(10)
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", true, true}, other)}
-	b.api()
-	b.run(24 * 3600)
-	b.state = Away
-	b.run(60)
-	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app!")}
-	b.run(60)
-	if got := b.shows("one"); got != "10.0.1.1" {
-		t.Errorf("a day later app has ended, and the Service shows %q: %+v", got,
-			b.keeper.records[facts.PodKey{Namespace: "ns", Name: "db", UID: "uid-db"}].Note)
+	for _, takes := range []int{0, 100} {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy")} // app is about to be made
+		b.says(own, other)
+		b.run(1)
+		b.says(at("10.0.0.2", notReady(own)), other)
+		b.run(takes)
+		b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app")}
+		b.run(10)
+		b.says(at("10.0.0.2", own), other)
+		b.run(24 * 3600)
+		b.out(60)
+		b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app!")}
+		b.run(60)
+		b.expect("a day later app has ended", "one", "10.0.1.1")
 	}
 }
 

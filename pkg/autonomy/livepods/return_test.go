@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/cri"
 )
@@ -66,12 +67,61 @@ func TestLengthOfAReturn(t *testing.T) {
 	expect("without endpoints on the node, which is not ready", 0)
 }
 
-// TestLastWordBeforeTheLink: the API server calls a pod not ready, and the link goes within the same second.
+// TestLastWordBeforeTheLink: the API server calls a pod not ready, and the link goes within the same second. For less
+// than a minute it may be a kubelet that has just started.
 func TestLastWordBeforeTheLink(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
-	b.says(notReady(own), other)
+	for _, restarts := range []bool{false, true} {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other), sliceFor("two", own)}
+		b.beat(10)
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", notReady(own), other), sliceFor("two", notReady(own))}
+		b.api()
+		if restarts {
+			b.run(2)
+			b.restart()
+			b.api()
+			b.run(5)
+		}
+		b.out(5)
+		when := fmt.Sprintf("a moment after it was called not ready, restarts %v", restarts)
+		b.expect(when, "one", "10.0.1.1")
+		b.expect(when, "two", "10.0.0.1")
+	}
+}
+
+// TestNotReadyOnANodeThatIsNot: a pod that was called not ready for long stays so when the API server calls the node
+// not ready too, until it has changed.
+func TestNotReadyOnANodeThatIsNot(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", notReady(own)))
+	b.ready, b.wanted = corev1.ConditionUnknown, true
+	b.api()
+	b.run(5)
 	b.out(5)
-	b.expect("a moment after it was called not ready", "one", "10.0.1.1")
+	b.expect("it has not changed", "one", "10.0.0.1!")
+	b.state, b.ready = Followed, corev1.ConditionTrue
+	b.api()
+	b.run(100)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s2", "app")}
+	b.run(3)
+	b.out(20)
+	b.expect("it has another sandbox", "one", "10.0.0.1")
+}
+
+// TestReadyAfterItsNode: the API server has called node and pod not ready, and both ready again. Then it calls the pod
+// not ready, and the link goes.
+func TestReadyAfterItsNode(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	b.ready = corev1.ConditionUnknown
+	b.says(notReady(own), other)
+	b.run(5)
+	b.ready = corev1.ConditionTrue
+	b.says(own, other)
+	b.run(30)
+	b.says(notReady(own), other)
+	b.run(5)
+	b.out(5)
+	b.expect("the kubelet called it not ready", "one", "10.0.1.1")
 }
 
 // TestChangesAroundAShortOutage: what has changed on the node since a moment before a short outage is shown until the

@@ -36,11 +36,10 @@ type Note struct {
 	// Mixed is set if the API server has called the pod not ready since it called the node not ready. Stood is then the
 	// time since it called the node ready again. Until that is long enough, Ready keeps its value.
 	Mixed bool `json:"mixed,omitempty"`
-	// Sandbox is the id of the sandbox to which Ready applies, and IDs are those of its containers by name. Former are
-	// the addresses of this sandbox and of later ones; empty if none was seen in contact.
-	Sandbox string            `json:"sandbox,omitempty"`
-	IDs     map[string]string `json:"ids,omitempty"`
-	Former  []netip.Addr      `json:"former,omitempty"`
+	// IDs are those of the containers, by name, to which Ready applies; no other sandbox has the same. Former are the
+	// addresses of their sandbox and of later ones; empty if none was seen in contact.
+	IDs    map[string]string `json:"ids,omitempty"`
+	Former []netip.Addr      `json:"former,omitempty"`
 	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod ready.
 	Idle []string `json:"idle,omitempty"`
 	// Needed has the names of the containers that the kubelet calls needed. Without such a report, these are the
@@ -62,7 +61,7 @@ type record struct {
 	// Stood has been counted.
 	began bool
 	from  time.Time
-	// now is the pod's last state in the runtime, and since is when its sandbox and its containers last changed.
+	// now is the pod's last state in the runtime, and since is when its containers last changed.
 	now   cri.Pod
 	since time.Time
 }
@@ -78,7 +77,7 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			r.Needed[name] = true
 		}
 	}
-	if r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
+	if !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
 	}
 	for name, c := range pod.Containers {
@@ -90,7 +89,7 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			continue
 		}
 		// The pod must have been ready without the container, and the API server's word be about what runs now.
-		if !known && r.now.Sandbox == pod.Sandbox && r.Ready && r.runsAllNeeded(pod) &&
+		if !known && r.now.Sandbox == pod.Sandbox && r.Ready && len(r.Needed) > 0 &&
 			(r.began || r.Stood >= stands || r.unchanged()) {
 			if r.Extra == nil {
 				r.Extra = make(map[string]bool)
@@ -108,15 +107,9 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	counted := maps.Clone(pod.Containers)
 	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool {
 		_, needed := r.Needed[name]
-		return r.Extra[name] || len(r.Needed) > 0 && !needed
+		return len(r.Needed) > 0 && !needed
 	})
 	return counted
-}
-
-// runsAllNeeded reports whether the needed containers are known, and all of them run.
-func (r *record) runsAllNeeded(pod cri.Pod) bool {
-	stopped, _ := r.stopped(pod)
-	return len(r.Needed) > 0 && stopped == ""
 }
 
 // contact says what has arrived from the API server, and when.
@@ -138,7 +131,7 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
 	r.Mixed = r.Mixed && !first // else that was said of the former static pod
-	became := known.Serving && !r.Ready && !first
+	became := known.Serving && !r.Ready
 	switch {
 	case !known.Serving && !c.nodeReady:
 		r.hearOfNode(c.now)
@@ -173,14 +166,12 @@ func (r *record) hearOfNode(now time.Time) {
 // learn updates the note of a pod that the runtime listed a moment ago. became is set if it has become ready since the
 // API server's status before.
 func (r *record) learn(became bool, c contact) {
-	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
+	settled := c.confirmed.Sub(r.since) >= stands
 	switch {
-	case r.Ready && settled && c.beat.Sub(r.since) >= stands:
+	case settled && !r.Ready:
+		r.noteIDs()
+	case settled && c.beat.Sub(r.since) >= stands:
 		r.learnNeeded() // the kubelet has reported since the pod changed, and calls it ready
-		if r.runsAllNeeded(r.now) {
-			r.noteIDs()
-		}
-	case !r.Ready && settled:
 		r.noteIDs()
 	case r.Ready && len(r.Needed) == 0, became:
 		r.learnNeeded()
@@ -197,7 +188,7 @@ func (r *record) learnNeeded() {
 	}
 	for name, c := range r.now.Containers {
 		if c.State == cri.Running && !r.Extra[name] {
-			needed[name] = needed[name] || c.Restarted
+			needed[name] = r.Needed[name]
 		}
 	}
 	if len(needed) > 0 {
@@ -206,9 +197,7 @@ func (r *record) learnNeeded() {
 }
 
 // noteIDs notes the pod's present ids and addresses.
-func (r *record) noteIDs() {
-	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, r.ids()
-}
+func (r *record) noteIDs() { r.Former, r.IDs = r.now.Addresses, r.ids() }
 
 // noteAddresses notes the addresses that the pod has. If they are too many, the oldest and the newest are kept, because
 // the API server may have the first or the last.
@@ -225,9 +214,7 @@ func (r *record) noteAddresses() {
 }
 
 // unchanged reports whether the pod has the noted ids.
-func (r *record) unchanged() bool {
-	return r.IDs != nil && r.Sandbox == r.now.Sandbox && maps.Equal(r.IDs, r.ids())
-}
+func (r *record) unchanged() bool { return maps.Equal(r.IDs, r.ids()) }
 
 // ids returns the ids of the counted containers by name.
 func (r *record) ids() map[string]string {

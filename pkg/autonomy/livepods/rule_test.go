@@ -1,11 +1,14 @@
 package livepods
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,11 +23,11 @@ func static(uid, address string, containers ...string) []cri.Pod {
 	return []cri.Pod{p}
 }
 
-func mirrorOf(uid string, slices ...*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	for _, s := range slices {
+func mirrorOf(uid string, of ...*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	for _, s := range of {
 		s.Endpoints[0].TargetRef.UID = types.UID("mirror-of-" + uid)
 	}
-	return slices
+	return of
 }
 
 // newStatic makes a bench with a static pod that was ready for long, also at another network.
@@ -172,6 +175,157 @@ func TestReadyWhileNoneRuns(t *testing.T) {
 	b.expect("one of two containers runs", "one", "10.0.1.1")
 }
 
+// TestLearnedFromAFreshAnswer: what a pod needs is not learned from an answer of the runtime that is old: it hangs,
+// does not list the pod, or cannot say which addresses it has.
+func TestLearnedFromAFreshAnswer(t *testing.T) {
+	web := up("web", "10.0.0.2", "s9", "app")
+	for what, hide := range map[string]func(*bench){
+		"it hangs":                 func(b *bench) { b.err = context.DeadlineExceeded },
+		"it does not list it":      func(b *bench) { b.pods = []cri.Pod{web} },
+		"it has not its addresses": func(b *bench) { b.pods[0].Sick = true },
+	} {
+		b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app", "sidecar"),
+			sliceFor("one", own, other, ep{"web", "10.0.0.2", "n0", false, false}))
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar"), web}
+		b.says(notReady(own), other)
+		b.run(2)
+		hide(b)
+		b.says(own, other)
+		b.run(5)
+		b.err, b.pods = nil, []cri.Pod{again(up("db", "10.0.0.1", "s1", "app", "sidecar"), "app"), web}
+		b.run(12)
+		b.state, b.pods = Away, []cri.Pod{again(up("db", "10.0.0.1", "s1", "app!", "sidecar"), "app"), web}
+		b.run(20)
+		b.expect(what, "one", "10.0.0.1! 10.0.1.1")
+	}
+}
+
+// TestNotLearnedBeforeItIsReady: the runtime hangs as the wrapper starts, so that the API server calls the node and its
+// pod not ready. When the runtime is back a container is still missing.
+func TestNotLearnedBeforeItIsReady(t *testing.T) {
+	b := newBench(t)
+	b.err = context.DeadlineExceeded
+	b.says(own, other)
+	b.run(5)
+	b.ready = corev1.ConditionUnknown
+	b.says(notReady(own), other)
+	b.run(5)
+	b.err, b.pods, b.ready = nil, []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}, corev1.ConditionTrue
+	b.api()
+	b.run(5)
+	b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app", "sidecar"), "app")}
+	b.says(own, other)
+	b.run(5)
+	b.state, b.pods = Away, []cri.Pod{again(up("db", "10.0.0.1", "s1", "app!", "sidecar"), "app")}
+	b.run(20)
+	b.expect("the container that was missing has ended", "one", "10.0.1.1")
+}
+
+// TestDebuggedUntilReady: a debug container ran when the pod became ready, and has ended in contact.
+func TestDebuggedUntilReady(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.says(notReady(own), other)
+	b.run(60)
+	b.says(own, other)
+	b.run(60)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x!")}
+	b.beat(5)
+	b.out(5)
+	b.expect("it ended long ago", "one", "10.0.0.1 10.0.1.1")
+}
+
+// TestSidecarIsDownAsItIsCalledReady: the API server's "ready" arrives as a container has just ended. That one is
+// needed nevertheless, also if the wrapper is started again meanwhile.
+func TestSidecarIsDownAsItIsCalledReady(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		b := newBench(t)
+		b.wanted = true
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar!")}
+		b.says(notReady(own), other)
+		b.run(2)
+		b.says(own, other)
+		b.run(5)
+		b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app", "sidecar"), "sidecar")}
+		b.run(90)
+		if restarts {
+			b.restart()
+		}
+		b.beat(5)
+		b.state, b.pods = Away, []cri.Pod{again(up("db", "10.0.0.1", "s1", "app", "sidecar!"), "sidecar")}
+		b.run(20)
+		b.expect(fmt.Sprintf("it has ended again, restarts %v", restarts), "one", "10.0.1.1")
+	}
+}
+
+// TestNotesRest: the notes of pods that do not change do not change, so that nothing is written to the disk.
+func TestNotesRest(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.says(own)
+	b.beat(3)
+	before := string(b.store.Notes().PodNotes)
+	if b.beat(3); string(b.store.Notes().PodNotes) != before {
+		t.Errorf("nothing has changed, and the notes were %s, and are %s", before, b.store.Notes().PodNotes)
+	}
+}
+
+// TestContainersThatEnd: what of a ready pod may have ended until it is down.
+func TestContainersThatEnd(t *testing.T) {
+	certain := func(p cri.Pod) cri.Pod { return restarted(p, "sidecar") }
+	for _, c := range []struct{ before, after, want string }{
+		{"app", "app!", "10.0.0.1!"},
+		{"app third", "app! third", "10.0.0.1"},
+		{"app third", "app! third!", "10.0.0.1!"},
+		{"app sidecar third", "app! sidecar third", "10.0.0.1"},
+		{"app sidecar third", "app sidecar! third", "10.0.0.1!"},
+		{"app sidecar third", "app! sidecar! third", "10.0.0.1!"},
+	} {
+		pod := func(containers string) []cri.Pod {
+			p := up("db", "10.0.0.1", "s1", strings.Fields(containers)...)
+			if strings.Contains(containers, "sidecar") {
+				p = certain(p)
+			}
+			return []cri.Pod{p}
+		}
+		for debugged, debug := range map[bool]string{false: "", true: " debugger-x"} {
+			b := newSettledBench(t, pod(c.before)[0], sliceFor("one", own))
+			b.pods = pod(c.before + debug) // in contact
+			b.run(12)
+			b.out(1)
+			b.pods = pod(c.after + debug)
+			b.run(20)
+			b.expect(fmt.Sprintf("%s, debugged %v", c.after, debugged), "one", c.want)
+		}
+	}
+}
+
+// TestCertainlyNeeded: the API server's "ready" arrives as a container has ended that was started again before.
+func TestCertainlyNeeded(t *testing.T) {
+	pod := func(state string) []cri.Pod {
+		return []cri.Pod{restarted(up("db", "10.0.0.1", "s1", "app", "sidecar"+state), "sidecar")}
+	}
+	b := newSettledBench(t, pod("")[0], sliceFor("one", own))
+	b.pods = pod("!")
+	b.says(notReady(own))
+	b.run(2)
+	b.says(own)
+	b.run(2)
+	b.out(20)
+	b.expect("it has ended", "one", "10.0.0.1!")
+}
+
+// TestDebuggedWhileNotReady: a pod that was ready is called not ready for long, and debugged. That changes nothing.
+func TestDebuggedWhileNotReady(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.says(notReady(own))
+	b.run(120)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.run(12)
+	b.out(20)
+	b.expect("it is debugged", "one", "10.0.0.1!")
+}
+
 // TestManyAddresses: of the addresses that a pod has had, the oldest and the newest are kept.
 func TestManyAddresses(t *testing.T) {
 	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
@@ -184,6 +338,11 @@ func TestManyAddresses(t *testing.T) {
 	if first, last := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.20"); len(former) != maxFormer ||
 		former[0] != first || former[maxFormer-1] != last {
 		t.Errorf("of 20 addresses are kept: %v", former)
+	}
+	for i, address := range former {
+		if slices.Contains(former[:i], address) {
+			t.Errorf("%s is kept twice", address)
+		}
 	}
 }
 
@@ -210,4 +369,24 @@ func TestAbsentForAWhile(t *testing.T) {
 	if notes := string(b.store.Notes().PodNotes); strings.Contains(notes, "uid-db") {
 		t.Errorf("a pod that has ended is noted: %s", notes)
 	}
+}
+
+// TestStaticPodIsNotReadyAtFirst: a static pod has replaced a ready one in an outage. The API server calls the node and
+// the former pod not ready at first, and then the new one, of which that is the kubelet's word.
+func TestStaticPodIsNotReadyAtFirst(t *testing.T) {
+	b := newStatic(t)
+	says := func(uid string, status corev1.ConditionStatus) {
+		b.ready, b.slices = status, mirrorOf(uid, sliceFor("one", at("10.0.0.7", notReady(own)), other))
+		b.api()
+		b.run(5)
+	}
+	b.out(60)
+	b.pods = static("next", "10.0.0.7", "app")
+	b.run(600)
+	b.state = Followed
+	says("former", corev1.ConditionUnknown)
+	says("next", corev1.ConditionTrue)
+	b.run(20)
+	b.out(20)
+	b.expect("it was never ready", "one", "10.0.1.1")
 }

@@ -237,7 +237,7 @@ func (k *Keeper) step(ctx context.Context) {
 	}
 	wanted := k.config.Neighbours.Wanted()
 	due := wanted || !k.nodeReady || len(k.about[k.config.NodeName]) > 0 || k.config.Now().Sub(k.asked) >= noteInterval
-	if k.phase == following && k.config.Runtime != nil && !due {
+	if k.phase == following && !due {
 		return
 	}
 	k.takeWords(k.ask(ctx))
@@ -310,8 +310,7 @@ func (k *Keeper) comeBack() {
 	about := make(map[facts.PodKey]struct{})
 	for pod := range k.known[k.config.NodeName] { // as of before the outage
 		r := k.find(pod)
-		if k.long || r == nil || r.since.After(before.Add(-probing)) || r.judge(now).Suspected ||
-			r.judge(now).Serving != r.Ready {
+		if k.long || r == nil || r.since.After(before.Add(-probing)) || r.judge(now).Serving != r.Ready {
 			about[pod] = struct{}{}
 		}
 	}

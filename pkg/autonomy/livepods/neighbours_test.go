@@ -81,6 +81,8 @@ func TestAgreementOnOnePod(t *testing.T) {
 	b.expect("moved again", "one", "10.0.1.17")
 	b.run(2)
 	b.expect("not agreed on", "two", "10.0.1.8")
+	b.out(1)
+	b.expect("in another outage the neighbour decides again", "one", "10.0.1.7")
 }
 
 // TestNeighbourClaimsAnAddress: a pod with the address of one of this node's is refused, and counted once a report.

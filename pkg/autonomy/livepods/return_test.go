@@ -236,9 +236,13 @@ func TestNodeIsReadyAndItsPodIsNot(t *testing.T) {
 	b.expect("the node is not ready", "one", "10.0.0.1")
 	b.ready = corev1.ConditionTrue
 	b.api()
-	b.run(59)
-	b.expect("the node has been ready for 59 s", "one", "10.0.0.1")
+	b.run(55)
+	b.expect("the node has been ready for 55 s", "one", "10.0.0.1")
+	b.out(9)
+	b.state = Followed
 	b.run(3)
+	b.expect("the same, because what passes without the link does not count", "one", "10.0.0.1")
+	b.run(4)
 	b.expect("the node has been ready for a minute", "one", "10.0.0.1!")
 }
 
@@ -310,4 +314,56 @@ func TestHeartbeats(t *testing.T) {
 	b.restart()
 	b.run(2)
 	b.expect("it was called ready since it was started again", "one", "10.0.0.1 10.0.1.1")
+}
+
+// TestEndedWhileTheWrapperWas: a pod ends in an outage while the wrapper is started again. The runtime that lists others
+// is the one that ran it.
+func TestEndedWhileTheWrapperWas(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.state, b.pods = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
+	b.restart()
+	b.run(5)
+	b.expect("it has ended", "one", "")
+}
+
+// TestBootWithoutARuntime: a machine has booted in contact while its wrapper asked no runtime. Later another runtime
+// than the kubelet's is asked, which does not show that the pod has ended.
+func TestBootWithoutARuntime(t *testing.T) {
+	b := newBench(t)
+	b.machine = "first"
+	b.boot(nil)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.says(own)
+	b.run(600)
+	b.machine = "second"
+	b.restart()
+	b.keeper.config.Runtime = nil
+	b.api()
+	b.run(60)
+	b.state, b.pods = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
+	b.restart()
+	b.run(60)
+	b.expect("it may run", "one", "10.0.0.1")
+}
+
+// TestUpstreamIsNotKnown: nothing is asked, shown or told before it is known whether the API server can be reached.
+func TestUpstreamIsNotKnown(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.restart()
+	b.state, b.asked, b.wanted, b.shared = Unknown, 0, true, nil
+	b.run(60)
+	if b.asked > 0 || b.shared != nil || b.keeper.Status().Used {
+		t.Errorf("asked %d times, told %v, status %+v", b.asked, b.shared, b.keeper.Status())
+	}
+}
+
+// TestStartedAgain: a pod that was started again without a link is used beside others after 10 s.
+func TestStartedAgain(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	b.out(60)
+	b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app"), "app")}
+	b.run(10)
+	b.expect("it has run for 9 s", "one", "10.0.1.1")
+	b.run(1)
+	b.expect("it has run for 10 s", "one", "10.0.0.1 10.0.1.1")
 }

@@ -59,10 +59,16 @@ func TestNeighbourMovesItsPods(t *testing.T) {
 	b.expect("the neighbour says nothing more", "one", "10.0.1.7")
 	b.slices = []*discoveryv1.EndpointSlice{
 		sliceFor("one", at("10.0.1.7", other)), sliceFor("two", ep{"more", "10.0.1.8", "n1", true, true}),
+		sliceFor(ungoverned, ep{"third", "10.0.1.3", "n1", true, true}),
 	}
-	b.api()
 	b.run(40)
-	b.expect("the API server agrees", "one", "10.0.1.7")
+	b.words = words
+	b.api()
+	for range 3 {
+		b.run(1)
+		b.expect("the API server agrees", "one", "10.0.1.7")
+		b.expect("the API server agrees", ungoverned, "10.0.1.3")
+	}
 	if s := b.keeper.Status(); s.Used || len(s.Neighbours) > 0 || s.NeighboursCorrected > 0 {
 		t.Errorf("the API server agrees, and the node's state is used: %+v", s)
 	}
@@ -83,6 +89,16 @@ func TestAgreementOnOnePod(t *testing.T) {
 	b.expect("not agreed on", "two", "10.0.1.8")
 	b.out(1)
 	b.expect("in another outage the neighbour decides again", "one", "10.0.1.7")
+}
+
+// TestNeighbourIsContradicted: two minutes after the link is back the API server is right.
+func TestNeighbourIsContradicted(t *testing.T) {
+	b := newNeighbours(t)
+	b.state = Followed
+	b.run(110)
+	b.expect("it contradicts", "two", "10.0.1.8")
+	b.run(20)
+	b.expect("it has contradicted for two minutes", "two", "10.0.1.2")
 }
 
 // TestNeighbourClaimsAnAddress: a pod with the address of one of this node's is refused, and counted once a report.

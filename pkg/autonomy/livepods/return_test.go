@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // returning returns for how many seconds the node's own state is used after the link is back.
@@ -59,6 +60,7 @@ func TestLengthOfAReturn(t *testing.T) {
 	b.out(60)
 	b.says(notReady(own))
 	expect("without an agreement", 120)
+	b.expect("without an agreement", "one", "10.0.0.1!")
 	b.says(other)
 	b.run(20)
 	b.out(5)
@@ -87,6 +89,10 @@ func TestLastWordBeforeTheLink(t *testing.T) {
 		when := fmt.Sprintf("a moment after it was called not ready, restarts %v", restarts)
 		b.expect(when, "one", "10.0.1.1")
 		b.expect(when, "two", "10.0.0.1")
+		b.out(60)
+		b.state = Followed
+		b.run(10)
+		b.expect(when+", and the link is back", "two", "10.0.0.1")
 	}
 }
 
@@ -215,6 +221,11 @@ func TestHowOftenTheRuntimeIsAsked(t *testing.T) {
 		}
 	}
 	b = newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.store.Read(func(in facts.Reader) {
+		if in.AnySuspicions() {
+			t.Error("in contact the facts have pods of which none is shown differently")
+		}
+	})
 	b.ready = corev1.ConditionUnknown
 	b.says(notReady(own))
 	b.run(5)
@@ -255,6 +266,9 @@ func TestRuntimeThatNeverAnswered(t *testing.T) {
 	b.expect("for 29 s", "one", "10.0.0.1 10.0.1.1")
 	b.run(1)
 	b.expect("for 30 s", "one", "10.0.1.1")
+	if b.shared != nil {
+		t.Errorf("nothing is known, and neighbours hear %v", b.shared)
+	}
 	if s := b.keeper.Status(); !s.AsOf.IsZero() {
 		t.Errorf("it has never answered, and the status is as of %v", s.AsOf)
 	}
@@ -272,7 +286,13 @@ func TestAnotherRuntimeAnswers(t *testing.T) {
 	if err := b.keeper.Status().Err; err != nil {
 		t.Error(err)
 	}
+	b.says()
 	b.pods = []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
+	b.run(11)
+	if err := b.keeper.Status().Err; err != nil {
+		t.Errorf("no endpoint has a pod: %v", err)
+	}
+	b.says(own)
 	b.run(11)
 	if err := b.keeper.Status().Err; err == nil || !strings.Contains(err.Error(), "none of the 1 pods") {
 		t.Errorf("none of the endpoints' pods runs: %v", err)
@@ -316,8 +336,8 @@ func TestHeartbeats(t *testing.T) {
 	b.expect("it was called ready since it was started again", "one", "10.0.0.1 10.0.1.1")
 }
 
-// TestEndedWhileTheWrapperWas: a pod ends in an outage while the wrapper is started again. The runtime that lists others
-// is the one that ran it.
+// TestEndedWhileTheWrapperWas: a pod ends in an outage while the wrapper is started again. The runtime that lists other
+// pods is the one that ran it.
 func TestEndedWhileTheWrapperWas(t *testing.T) {
 	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
 	b.state, b.pods = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}
@@ -366,4 +386,124 @@ func TestStartedAgain(t *testing.T) {
 	b.expect("it has run for 9 s", "one", "10.0.1.1")
 	b.run(1)
 	b.expect("it has run for 10 s", "one", "10.0.0.1 10.0.1.1")
+}
+
+// TestWhatTheAPISaysOfANotReadyNode: while it calls the node not ready, its word that a pod is so does not count.
+func TestWhatTheAPISaysOfANotReadyNode(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
+	node := func(status corev1.ConditionStatus, eps ...ep) {
+		b.ready = status
+		b.says(eps...)
+		b.run(5)
+	}
+	node(corev1.ConditionUnknown, own, other)
+	b.expect("it calls the pod ready", "one", "10.0.0.1 10.0.1.1")
+	if b.shared != nil {
+		t.Errorf("no neighbour needs to know, and they hear %v", b.shared)
+	}
+	node(corev1.ConditionTrue, own)
+	b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app"), "app")}
+	node(corev1.ConditionTrue, notReady(own))
+	b.expect("the kubelet calls the pod not ready", "one", "10.0.0.1!")
+	node(corev1.ConditionUnknown, notReady(own))
+	b.expect("it runs, and the kubelet is not heard", "one", "10.0.0.1")
+}
+
+// TestHungFromTheStart: the wrapper starts while the runtime hangs, for which the API server calls the node and its
+// pods not ready. The notes say which of them were ready, and in which Services.
+func TestHungFromTheStart(t *testing.T) {
+	for ready, want := range map[bool]string{true: "10.0.0.1", false: "10.0.0.1!"} {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		said := own
+		said.ready, said.serving = ready, ready
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", said), sliceFor("two", notReady(own))}
+		b.beat(10)
+		b.err, b.ready = context.DeadlineExceeded, corev1.ConditionUnknown
+		b.restart()
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", notReady(own)), sliceFor("two", notReady(own))}
+		b.api()
+		b.run(10)
+		b.expect(fmt.Sprintf("ready before: %v", ready), "one", want)
+		b.expect(fmt.Sprintf("ready before: %v", ready), "two", "10.0.0.1!")
+	}
+}
+
+// TestSickSandboxIsSuspected: the runtime lists a pod, and cannot say which addresses it has.
+func TestSickSandboxIsSuspected(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other), sliceFor("two", own)}
+	b.api()
+	b.run(600)
+	b.pods[0].Sick = true
+	b.out(5)
+	b.expect("sick", "one", "10.0.1.1")
+	b.expect("sick", "two", "10.0.0.1")
+}
+
+// TestNoPodsInTheSameBoot: a runtime that knows no pods any more is an error, for which its last answer counts.
+func TestNoPodsInTheSameBoot(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.machine = "second"
+	b.restart()
+	b.api()
+	b.run(60)
+	b.out(5)
+	b.err = cri.ErrNoPods
+	b.run(10)
+	b.expect("it has run in this boot", "one", "10.0.0.1")
+}
+
+// TestAskedFirstInAnOutage: the runtime is asked from an outage on. The API server's last word counts.
+func TestAskedFirstInAnOutage(t *testing.T) {
+	for ready, want := range map[bool]string{true: "10.0.0.1 10.0.1.1", false: "10.0.1.1"} {
+		b := newBench(t)
+		said := own
+		said.ready, said.serving = ready, ready
+		b.says(said, other)
+		b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		b.restart()
+		b.run(60)
+		b.expect(fmt.Sprintf("ready before: %v", ready), "one", want)
+	}
+}
+
+// TestLinkAfterAReady: a pod becomes ready at any moment between two questions to the runtime, and the link goes soon
+// after. Then one of its containers ends.
+func TestLinkAfterAReady(t *testing.T) {
+	for after := range 10 {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar")}
+		b.says(notReady(own), other)
+		b.run(100 + after)
+		b.says(own, other)
+		b.run(2)
+		b.out(2)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}
+		b.run(20)
+		b.expect(fmt.Sprintf("%d s later", after), "one", "10.0.1.1")
+	}
+}
+
+// TestUpstreamComesBackMeanwhile: while the keeper takes a last look in an outage the API server is back, with a pod
+// that it did not have before. Its word on that one is new.
+func TestUpstreamComesBackMeanwhile(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.out(60)
+	b.pods = append(b.pods, up("new", "10.0.0.2", "s2", "app"))
+	b.run(30)
+	states := []UpstreamState{Away}
+	b.keeper.config.Upstream = func() UpstreamState {
+		if len(states) == 0 {
+			return Followed
+		}
+		state := states[0]
+		states = states[1:]
+		return state
+	}
+	b.slices = append(b.slices, sliceFor("two", ep{"new", "10.0.0.2", "n0", false, false}))
+	b.api()
+	b.run(3)
+	b.expect("it is not ready", "two", "10.0.0.2!")
 }

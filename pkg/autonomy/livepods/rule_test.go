@@ -200,17 +200,17 @@ func TestLearnedFromAFreshAnswer(t *testing.T) {
 	}
 }
 
-// TestNotLearnedBeforeItIsReady: the runtime hangs as the wrapper starts, so that the API server calls the node and its
-// pod not ready. When the runtime is back a container is still missing.
+// TestNotLearnedBeforeItIsReady: the API server calls a pod ready of which nothing runs, and then the node and the pod
+// not ready. When the node is ready again a container is still missing.
 func TestNotLearnedBeforeItIsReady(t *testing.T) {
 	b := newBench(t)
-	b.err = context.DeadlineExceeded
+	b.wanted, b.pods = true, []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar!")}
 	b.says(own, other)
 	b.run(5)
 	b.ready = corev1.ConditionUnknown
 	b.says(notReady(own), other)
 	b.run(5)
-	b.err, b.pods, b.ready = nil, []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}, corev1.ConditionTrue
+	b.pods, b.ready = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}, corev1.ConditionTrue
 	b.api()
 	b.run(5)
 	b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app", "sidecar"), "app")}
@@ -324,6 +324,9 @@ func TestDebuggedWhileNotReady(t *testing.T) {
 	b.run(12)
 	b.out(20)
 	b.expect("it is debugged", "one", "10.0.0.1!")
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.run(5)
+	b.expect("the kubelet has removed the debug container", "one", "10.0.0.1!")
 }
 
 // TestManyAddresses: of the addresses that a pod has had, the oldest and the newest are kept.

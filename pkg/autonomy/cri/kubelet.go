@@ -100,7 +100,7 @@ func (k *kubelet) takeEvent(event []byte) error {
 	if err != nil {
 		return err
 	}
-	if ready || !containersReady || because != "ContainersNotReady" {
+	if !containersReady || because != "ContainersNotReady" { // a pod that is ready has no reason
 		pod.ready = &ready
 	}
 	k.mu.Lock()

@@ -81,6 +81,9 @@ func kubeletEvent(
 			},
 		},
 	}
+	if container == "" {
+		pod.Status.ContainerStatuses = nil
+	}
 	encoded, err := pod.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -137,6 +140,16 @@ func TestKubelet(t *testing.T) {
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse,
 		corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse})
 	expect("its containers are not ready", isNotReady)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
+	expect("it is ready", isReady)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse,
+		corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+		corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady"})
+	expect("a readiness gate is closed", isNotReady)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", "", corev1.ConditionTrue)
+	expect("it is ready without a container", unsaid)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse)
+	expect("it is not ready", isNotReady)
 	if pods, err := c.Pods(t.Context()); err != nil || len(pods[0].Needed) != 1 {
 		t.Errorf("the kubelet does not say which containers are needed: %v, %v", pods, err)
 	}
@@ -144,7 +157,10 @@ func TestKubelet(t *testing.T) {
 	expect("it is ready once more", isReady)
 	r.change(func() { main.State = runtimev1.ContainerState_CONTAINER_EXITED })
 	expect("the runtime knows better that it has ended", unsaid)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse)
+	expect("the kubelet knows it too", isNotReady)
 	r.change(func() { main.State = running })
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
 	expect("it runs", isReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", "another", corev1.ConditionTrue)
 	expect("it speaks of another container", unsaid)

@@ -166,7 +166,7 @@ func (b *bench) run(seconds int) {
 	}
 }
 
-// shows is what a Service shows: ADDRESS, and ADDRESS! for one that is not ready.
+// shows is what a Service shows: ADDRESS, ADDRESS! for one that is not ready, and ADDRESS~ for one that is serving then.
 func (b *bench) shows(service string) string {
 	var all []string
 	for _, o := range b.store.History.Objects(served.EndpointSlices) {
@@ -175,7 +175,10 @@ func (b *bench) shows(service string) string {
 		}
 		err := wire.EndpointSlice.Scan(o.Body, func(e wire.Endpoint) {
 			text := string(e.Address)
-			if !e.Ready {
+			switch {
+			case !e.Ready && e.Serving():
+				text += "~"
+			case !e.Ready:
 				text += "!"
 			}
 			all = append(all, text)
@@ -391,15 +394,14 @@ func TestTwoServices(t *testing.T) {
 	}
 }
 
-// TestServingNotReady: a slice that calls an endpoint not ready, but serving (a drained one).
+// TestServingNotReady: a slice that calls an endpoint not ready, but serving (a drained one), until the pod has ended.
 func TestServingNotReady(t *testing.T) {
 	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("two", ep{"db", "10.0.0.1", "n0", false, true}))
-	before := b.shows("two")
-	b.state = Away
+	b.out(10)
+	b.expect("only the link is away", "two", "10.0.0.1~")
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
 	b.run(10)
-	if got := b.shows("two"); got != before {
-		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
-	}
+	b.expect("it has ended", "two", "10.0.0.1!")
 }
 
 // TestSecondNetwork: endpoints at another network of the pod (Multus' service controller, user-defined networks).

@@ -2,6 +2,7 @@ package livepods
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/autonomy/cri"
-	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -32,38 +32,29 @@ func TestSharesAfterItsReturn(t *testing.T) {
 	}
 }
 
-// TestBootOfWhichNothingWasSeen: a machine boots while its link is there and its runtime does not know the pods yet;
-// the wrapper is started again; the link is lost.
+// TestBootOfWhichNothingWasSeen: a machine boots while its link is there and its runtime does not know the pods yet, or
+// hangs; the wrapper is started again; the link is lost.
 func TestBootOfWhichNothingWasSeen(t *testing.T) {
-	for _, restarts := range []bool{false, true} {
-		b := newBench(t)
-		b.machine = "first"
-		b.boot(nil)
-		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
-		b.api()
-		b.run(600)
-		save := func() *facts.State {
-			state, err := b.store.View.State("n0", b.now)
-			if err != nil {
-				t.Fatal(err)
+	for _, err := range []error{cri.ErrNoPods, context.DeadlineExceeded} {
+		for _, restarts := range []bool{false, true} {
+			b := newBench(t)
+			b.machine = "first"
+			b.boot(nil)
+			b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+			b.says(own, other)
+			b.run(600)
+			b.pods, b.err, b.machine = nil, err, "second"
+			b.restart()
+			b.api()
+			b.run(15)
+			if restarts {
+				b.restart()
 			}
-			return state
-		}
-		// The machine boots. The runtime is empty (CRI-O), or is not there yet.
-		state := save()
-		b.pods, b.err, b.machine = nil, cri.ErrNoPods, "second"
-		b.boot(state)
-		b.api()
-		b.run(15)
-		if restarts {
-			b.boot(save())
-		}
-		b.state = Away
-		b.run(60)
-		if got := b.shows("one"); got != "10.0.1.1" || b.shared == nil {
-			t.Errorf("restarts %v: nothing runs since the boot, and the Service shows %q, neighbours hear %v: %v",
-				restarts, got, b.shared, b.keeper.Status().Reasons)
+			b.out(60)
+			b.expect(fmt.Sprintf("%v, restarts %v: nothing runs since the boot", err, restarts), "one", "10.0.1.1")
+			if b.shared == nil || len(b.shared.Pods) > 0 {
+				t.Errorf("%v, restarts %v: nothing runs since the boot, and neighbours hear %v", err, restarts, b.shared)
+			}
 		}
 	}
 }

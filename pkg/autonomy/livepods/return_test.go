@@ -59,7 +59,9 @@ func TestLengthOfAReturn(t *testing.T) {
 	expect("after a start without a link", 30)
 	b.out(60)
 	b.says(notReady(own))
-	expect("without an agreement", 120)
+	if got := b.returning(); got != 120 {
+		t.Errorf("without an agreement: the return took %d s", got)
+	}
 	b.expect("without an agreement", "one", "10.0.0.1!")
 	b.says(other)
 	b.run(20)
@@ -450,7 +452,7 @@ func TestNoPodsInTheSameBoot(t *testing.T) {
 	b.api()
 	b.run(60)
 	b.out(5)
-	b.err = cri.ErrNoPods
+	b.pods, b.err = nil, cri.ErrNoPods
 	b.run(10)
 	b.expect("it has run in this boot", "one", "10.0.0.1")
 }

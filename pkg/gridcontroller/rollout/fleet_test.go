@@ -97,6 +97,9 @@ type fleet struct {
 	progressAt, completeAt time.Time
 	rested                 time.Duration
 	silent                 int
+	// mendedAt is since when what it runs works, which it did not before; zero once its workload has shown that, by
+	// progress or by being complete.
+	mendedAt time.Time
 }
 
 // heard reports whether no node is silent.
@@ -535,6 +538,9 @@ func (w *world) follow(p *place) {
 		if count > p.best[i] {
 			p.best[i], p.progressAt, p.rested = count, w.now, 0
 		}
+	}
+	if complete || p.progressAt.After(p.mendedAt) {
+		p.mendedAt = time.Time{}
 	}
 }
 

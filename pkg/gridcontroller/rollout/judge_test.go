@@ -747,7 +747,10 @@ func (w *world) write(plan rollout.Plan) {
 		works := p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision]
 		// What has failed is called that until it is proven, also on a workload that was recreated.
 		slow := p.good < late || w.checkOf(p) != nil || w.heardFor(w.calm()) < late
-		if p.failed = failed[p.name] && (!works || p.failed && slow); failed[p.name] && !p.failed {
+		// A site that was held, or away, until it was mended may be called failed first when it works, but does not
+		// show that yet.
+		mended := !p.mendedAt.IsZero()
+		if p.failed = failed[p.name] && (!works || mended || p.failed && slow); failed[p.name] && !p.failed {
 			w.blame("%s is called failed, and works: %+v; %s", p.name, plan.Status.Sites, w.describe(p))
 		}
 		kind := p.fate[w.in.Revision]
@@ -1145,6 +1148,9 @@ func (w *world) settle() {
 		}
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
+			if p.fate[p.revision] != works || !p.allWork() {
+				p.mendedAt = w.now
+			}
 			clear(p.fate)
 			clear(p.badCheck)
 			p.loose = true

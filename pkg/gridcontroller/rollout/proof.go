@@ -122,9 +122,6 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) *v1.RolloutSite {
 		return of
 	}
 	fresh := p.enlist(u, v1.RolloutSitePending, p.plan.Current)
-	if of.SilentTime != nil { // the new clocks stand, too
-		fresh.SilentTime = p.second()
-	}
 	if fresh.From == p.Revision {
 		fresh.From = ""
 	}

@@ -655,6 +655,10 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%s: got %+v", phase, got)
 		}
 	}
+	h.in.Status = &v1.RolloutStatus{Phase: v1.RolloutOutage, StartTime: &start, HaltTime: &start}
+	if h.pass(); h.in.Status.HaltTime != nil {
+		t.Errorf("no site is silent any more: got %+v", h.in.Status)
+	}
 }
 
 // TestLongDays: all of 500 sites are switched off at night, and three of them are away for each whole day. Their nodes

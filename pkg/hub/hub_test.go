@@ -212,7 +212,7 @@ func TestAShare(t *testing.T) {
 			}
 		}
 	}
-	expectSoon(t, "the lists take no memory when they are over", func() bool { return h.hub.shares.stats().queued == 0 })
+	expectSoon(t, "lists take no memory when they are over", func() bool { return h.hub.shares.stats().queued == 0 })
 }
 
 // TestWhoMayAsk: what is bound to a node may ask for that node, the rest is RBAC's to say.
@@ -437,7 +437,7 @@ func TestOneCallerHasFewStreams(t *testing.T) {
 	}
 }
 
-// TestAVersionThatWasTakenBack: who knows a newer state than an API server that was restored is given what that has now.
+// TestAVersionThatWasTakenBack: who knows a newer state than a restored API server is given what that has now.
 // Only a resource whose version is not reached is listed for it.
 func TestAVersionThatWasTakenBack(t *testing.T) {
 	t.Parallel()

@@ -212,31 +212,46 @@ func TestRebooted(t *testing.T) {
 	})
 }
 
-// TestSeveralAddresses: nodes whose two families are in another order, or of which one family is cut off, find each
-// other.
+// TestSeveralAddresses: nodes whose two families are in the same order or in another one, or of which one family is cut
+// off, find each other.
 func TestSeveralAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLAN()
-		nodes := newSite(t, l, 2)
-		v4 := []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.0.2")}
-		v6 := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
-		members := []facts.SiteNode{
-			{Name: "n0", InternalIPs: []netip.Addr{v4[0], v6[0]}, Shown: true},
-			{Name: "n1", InternalIPs: []netip.Addr{v6[1], v4[1]}, Shown: true},
+	v4 := []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.0.2")}
+	v6 := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
+	for _, second := range [][]netip.Addr{{v6[1], v4[1]}, {v4[1], v6[1]}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLAN()
+			nodes := newSite(t, l, 2)
+			members := []facts.SiteNode{
+				{Name: "n0", InternalIPs: []netip.Addr{v4[0], v6[0]}, Shown: true},
+				{Name: "n1", InternalIPs: second, Shown: true},
+			}
+			for _, n := range nodes {
+				n.setMembers(members)
+				n.away.Store(true)
+			}
+			defer startAll(nodes)()
+			time.Sleep(2 * settle)
+			for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+				l.setCut(func(from, _ netip.Addr) bool { return family(from) })
+				time.Sleep(4 * settle)
+				nodes[0].expect("alive", nodes[0].alive(), "n1")
+				nodes[1].expect("alive", nodes[1].alive(), "n0")
+			}
+		})
+	}
+}
+
+// TestUnreached: which errors mean that nothing arrives from a machine.
+func TestUnreached(t *testing.T) {
+	for err, want := range map[error]bool{
+		os.ErrDeadlineExceeded: true, context.DeadlineExceeded: true, syscall.EHOSTUNREACH: true,
+		syscall.ENETUNREACH: true, syscall.ENETDOWN: true, syscall.ECONNREFUSED: false, syscall.ECONNRESET: false,
+		io.EOF: false, net.ErrClosed: false,
+	} {
+		if got := errors.Is(unreached(&net.OpError{Op: "dial", Err: err}), errNothing); got != want {
+			t.Errorf("%v: nothing arrives: %v", err, got)
 		}
-		for _, n := range nodes {
-			n.setMembers(members)
-			n.away.Store(true)
-		}
-		defer startAll(nodes)()
-		time.Sleep(2 * settle)
-		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-			l.setCut(func(from, _ netip.Addr) bool { return family(from) })
-			time.Sleep(4 * settle)
-			nodes[0].expect("alive", nodes[0].alive(), "n1")
-			nodes[1].expect("alive", nodes[1].alive(), "n0")
-		}
-	})
+	}
 }
 
 // TestRelabelled: a node that leaves the site is forgotten, and one that comes is taken up.
@@ -652,9 +667,20 @@ func TestStrangers(t *testing.T) {
 			defer nodes[0].Exchange.mu.Unlock()
 			return len(nodes[0].strangers)
 		}
-		if n := strangers(); n == 0 || n > maxStrangers {
+		n := strangers()
+		if n == 0 || n > maxStrangers {
 			t.Errorf("%d connections without a word are open", n)
 		}
+		unknown, err := l.Dial(
+			t.Context(), netip.MustParseAddr("192.168.77.7"), netip.AddrPortFrom(nodes[0].address, testPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if now := strangers(); now != n {
+			t.Errorf("%d connections were open, and one from an address that no node has has left %d", n, now)
+		}
+		_ = unknown.Close()
 		sendAway(nodes)
 		time.Sleep(settle)
 		nodes[1].expect("n0 says", nodes[1].hears("n0"), "a=10.0.0.1")

@@ -102,6 +102,9 @@ func (l *lan) connect(t *testing.T, from, to *node) net.Conn {
 }
 
 func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
+	if from.Is4() != to.Addr().Is4() {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EINVAL}
+	}
 	h, reached := l.to(from, to)
 	if !reached {
 		<-ctx.Done()

@@ -261,7 +261,7 @@ func (d *Daemon) write(ctx context.Context) (now status, replaced bool, err erro
 	lines := linesOf(records)
 	if restored && block != nil { // else these lines are better than none
 		lines = update(block, records)
-	} else if !restored && len(lines) == 0 && len(block) > 0 {
+	} else if len(lines) == 0 && len(block) > 0 {
 		// A wrapper shows no endpoints to a node that was deleted, and the event of that may arrive later.
 		if err := d.witness(ctx); err != nil {
 			return now, false, fmt.Errorf("not removing all names: %w", err)

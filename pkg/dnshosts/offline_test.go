@@ -425,6 +425,16 @@ func TestRestored(t *testing.T) {
 	eventually(t, "a name goes", fileIs(path, block(strings.Replace(east0, moved+" ", "10.99.0.1 ", 1))))
 }
 
+// TestFirstStartWhileRestored: there is no file yet, so that the names of a wrapper's snapshot are better than none.
+func TestFirstStartWhileRestored(t *testing.T) {
+	a := newAPI(t)
+	a.populate(1, 2)
+	a.treat[""] = marked
+	path := filepath.Join(t.TempDir(), "hosts")
+	startDaemon(t, a.URL, path).restored(t)
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+}
+
 // TestFileIsLost: while the cloud is away somebody removes the file, or puts another one in its place.
 func TestFileIsLost(t *testing.T) {
 	for name, lose := range map[string]func(path string) error{

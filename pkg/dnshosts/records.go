@@ -33,10 +33,7 @@ func (v *View) Records(domain string) map[string][]string {
 	plain, alternative := map[string][]netip.Addr{}, map[string][]netip.Addr{}
 	for _, slice := range v.Slices {
 		service := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Service}
-		site := v.NodeLabels[v.Services[service]]
-		if site == "" {
-			continue
-		}
+		site := v.NodeLabels[v.Services[service]] // no set is for the site ""
 		for _, endpoint := range slice.Endpoints {
 			dash := max(strings.LastIndexByte(endpoint.Pod, '-'), 0)
 			grid, isAlternative := v1.StatefulSetGridKind.GridOf(endpoint.Pod[:dash], site)

@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -227,6 +228,25 @@ func TestEndingPodsGiveWay(t *testing.T) {
 			}
 			slices.Reverse(w.slices[0].Endpoints)
 		}
+		w.slices[0].Endpoints = []Endpoint{{Pod: ending}}
+		if got := w.view().Records(testDomain); len(got) != 1 || len(linesOf(got)) > 0 {
+			t.Errorf("only %s is there, and ending: its name is not known to have no address: %q", ending, got)
+		}
+	}
+}
+
+// TestUnreadableObjectStays: an object of a list that cannot be read stays as it was known.
+func TestUnreadableObjectStays(t *testing.T) {
+	var err error
+	objects := table[string]{
+		keep: func(*wire.Object) (string, error) { return "kept", err }, change: func(change func()) { change() },
+	}
+	node := wiretest.Node("node0", "east")
+	objects.Replace([]*wire.Object{node})
+	err = errors.New("it cannot be read")
+	objects.Replace([]*wire.Object{node, wiretest.Node("node1", "east")})
+	if len(objects.objects) != 1 || objects.objects[node.Key()] != "kept" {
+		t.Errorf("of the objects is known: %v", objects.objects)
 	}
 }
 

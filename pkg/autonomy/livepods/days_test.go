@@ -166,7 +166,7 @@ func (b *bench) run(seconds int) {
 	}
 }
 
-// shows is what a Service shows: ADDRESS, ADDRESS! for one that is not ready, and ADDRESS~ for one that is serving then.
+// shows is what a Service shows: ADDRESS, ADDRESS! for one that is not ready, and ADDRESS~ if that one is serving.
 func (b *bench) shows(service string) string {
 	var all []string
 	for _, o := range b.store.History.Objects(served.EndpointSlices) {
@@ -756,6 +756,27 @@ func TestServiceMadeAgainInAnOutage(t *testing.T) {
 			t.Error("the API calls both ready, and the node's own state is used")
 		}
 	}
+}
+
+// TestServiceMadeAgainAfterAShortOutage: the same around an outage that the API server has not noticed, while it does
+// not agree on another pod. That one of the Service's pods is not ready is the kubelet's word.
+func TestServiceMadeAgainAfterAShortOutage(t *testing.T) {
+	web := ep{"web", "10.0.0.2", "n0", true, true}
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app"), up("web", "10.0.0.2", "s2", "app")}
+	b.says(own, web)
+	b.run(600)
+	b.says(own)
+	b.wanted = true
+	b.run(60)
+	b.pods[0] = up("db", "10.0.0.7", "s3", "app")
+	b.run(5)
+	b.out(5)
+	b.state = Followed
+	b.run(2)
+	b.says(own, notReady(web))
+	b.run(5)
+	b.expect("the API server does not know the new address yet", "one", "10.0.0.2! 10.0.0.7")
 }
 
 // TestStaticPodReplacedInAnOutage: when the link is back the API calls the node and the former static pod not ready.

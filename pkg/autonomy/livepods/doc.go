@@ -5,11 +5,11 @@
 // nothing better, and endpoints that are down are never used. A pod's state follows from its note and from what the
 // container runtime reports now (rule.go).
 //
-// A note has the ids of the sandbox and the containers to which the API server's last status applies, and the names of
-// the containers that may be needed. New ids are noted only when that status has been the same for a minute of contact
-// with the API server, because a link may be dead before anything notices. If the status is "ready", the kubelet must
-// have reported since then as well, because a container may die together with its kubelet. No timestamp of a node is
-// used, and a needed container stays needed however much time passes.
+// A note has the ids of the containers to which the API server's last status applies, and the names of the containers
+// that may be needed. New ids are noted only when the API server has confirmed that status a minute after the pod
+// changed, because a link may be dead before anything notices. If the status is "ready", the kubelet must have reported
+// so late as well, because a container may die together with its kubelet; a report that was made before an outage does
+// not count. No timestamp of a node is used, and a needed container stays needed however much time passes.
 //
 //   - A pod whose ids are the noted ones has the status that the API server last gave it. Each of its endpoints keeps
 //     its own conditions and address. An endpoint of a second network keeps its address even when the pod has changed.

@@ -344,7 +344,7 @@ func (k *Keeper) agree() bool {
 
 // follow makes the upstream's status apply.
 func (k *Keeper) follow(ctx context.Context) {
-	if k.phase == returning {
+	if k.phase == returning { // and not at the start
 		klog.FromContext(ctx).Info("The upstream says how pods are reached",
 			"notAgreed", len(k.about[k.config.NodeName]))
 	}

@@ -51,9 +51,10 @@ func TestBootOfWhichNothingWasSeen(t *testing.T) {
 				b.restart()
 			}
 			b.out(60)
-			b.expect(fmt.Sprintf("%v, restarts %v: nothing runs since the boot", err, restarts), "one", "10.0.1.1")
+			when := fmt.Sprintf("%v, restarts %v: nothing runs since the boot", err, restarts)
+			b.expect(when, "one", "10.0.1.1")
 			if b.shared == nil || len(b.shared.Pods) > 0 {
-				t.Errorf("%v, restarts %v: nothing runs since the boot, and neighbours hear %v", err, restarts, b.shared)
+				t.Errorf("%s, and neighbours hear %v", when, b.shared)
 			}
 		}
 	}

@@ -117,7 +117,7 @@ func (o *Object) Correction(e wire.Endpoint) *wire.Correction {
 	current, err := netip.ParseAddr(string(e.Address))
 	current = current.Unmap()
 	if !runs {
-		return &wire.Correction{Gone: true, Taken: e.Named && report.has(current)}
+		return &wire.Correction{Gone: true, Taken: report.has(current)}
 	}
 	corrected := &wire.Correction{Serving: pod.Serving}
 	if s := o.Service; s != nil {

@@ -202,6 +202,36 @@ func TestDoubtsOfAPublishingService(t *testing.T) {
 	}
 }
 
+// TestDoubtsOfALocalService: traffic to a Service with the policy Local has only this node's pods, so that a suspected
+// one of them stays. That changes nothing for those of other nodes.
+func TestDoubtsOfALocalService(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		s := syncedStore(t, storagetest.Options{})
+		service := wiretest.ServiceOf("svc", `["zone"]`)
+		if local {
+			policy := corev1.ServiceInternalTrafficPolicyLocal
+			service.Spec.InternalTrafficPolicy = &policy
+		}
+		s.Services().Apply(wiretest.Object(service))
+		s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a2"))
+		s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("svc", "node-a1", "node-a1", "node-a2")})
+		live := runs("0=10.0.0.0", "1=10.0.0.1")
+		pod := live.Pods[podKey("1")]
+		pod.Suspected = true
+		live.Pods[podKey("1")] = pod
+		s.SetLivePods("node-a1", live)
+		s.SetDoubted(facts.Silent, nodeSet("node-a2"))
+		s.SetDoubted(facts.Unanswering, nodeSet("node-a1")) // a node answers itself
+		want := "10.0.0.0"
+		if local {
+			want += " 10.0.0.1"
+		}
+		if slice, legacy := shownAddresses(t, s); slice != want || legacy != want {
+			t.Errorf("local %v: shown are %q and %q, want %q", local, slice, legacy, want)
+		}
+	}
+}
+
 // TestExplainLivePods: explain shows what is shown, and says whose word it is.
 func TestExplainLivePods(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
@@ -247,12 +277,14 @@ func TestExplainLivePods(t *testing.T) {
 func TestPodsOn(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(wiretest.Service("svc", ""))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a2"))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a2", "node-a1!"))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-2", "svc", "", "", "", "node-a1!")) // of another family
 	s.SetLivePods("node-a1", runs("0=10.9.0.0", "1=10.0.0.1"))
 	got := s.PodsOn("node-a1")["node-a1"]
 	want := map[facts.PodKey]facts.KnownPod{
 		podKey("0"): {Serving: true, Disputed: true},
 		podKey("1"): {Serving: true},
+		podKey("3"): {Idle: []string{"svc"}, Disputed: true},
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -263,33 +295,58 @@ func TestPodsOn(t *testing.T) {
 }
 
 // TestHeldByOthers: no neighbour may claim the address of a node, of a pod that this node runs, or of another
-// neighbour's pod, nor that of a Service.
+// neighbour's pod, nor that of a Service or of an API server.
 func TestHeldByOthers(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{NodeName: "node-a1"})
+	s := syncedStore(t, storagetest.Options{})
+	s.NodeLabels().Replace([]*wire.Object{
+		wiretest.Node("node-a1", "a"), wiretest.Node("node-a2", "a"), wiretest.Node("dead", "a"),
+		wiretest.Node("silent", "a"),
+	})
+	own := wiretest.NodeOf("node-a1", "a")
+	own.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}}
+	s.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2", "", "node-a2"))
+	s.EndpointSlices().Apply(
+		wiretest.Slice("svc-1", "svc", "node-a1", "node-a2", "", "node-a2", "dead", "silent", "node-a2"))
 	service := wiretest.ServiceOf("other", "")
 	service.Spec.ClusterIP, service.Spec.ClusterIPs = "10.96.0.1", []string{"10.96.0.1"}
 	s.Services().Apply(wiretest.Object(service))
+	s.Services().Apply(wiretest.Service("default/kubernetes", ""))
+	servers := wiretest.SliceOf("default/kubernetes", "kubernetes", "")
+	servers.Endpoints[0].Addresses = []string{"172.16.0.1"}
+	s.EndpointSlices().Apply(wiretest.Object(servers))
 	s.Note(func(n *facts.Notes) {
 		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}}
 	})
+	s.SetDoubted(facts.Dead, nodeSet("dead"))
+	s.SetDoubted(facts.Silent, nodeSet("silent"))
 	s.SetLivePods("node-a1", runs("0=10.9.0.0"))
 	s.SetLivePods("node-a2", runs("1=10.0.0.1", "3=10.9.0.3"))
 	wants := map[string]bool{
-		"192.168.0.2": true, "10.9.0.0": true, "10.0.0.1": true, "10.96.0.1": true, "10.7.7.7": false,
+		"192.168.0.1": true, "192.168.0.2": true, "10.9.0.0": true, "10.0.0.1": true, "10.96.0.1": true,
+		"172.16.0.1": true, "10.7.7.7": false,
 		"10.0.0.2": false, // of an endpoint that is on no node
 		"10.0.0.3": false, // of a pod that has another address now, as its node says
+		"10.0.0.4": false, // on a node that is dead
+		"10.0.0.5": false, // on a node that is silent
+		"10.0.0.6": false, // of a pod that its node does not run
 	}
 	var claimed []netip.Addr
 	for address := range wants {
 		claimed = append(claimed, netip.MustParseAddr(address))
 	}
-	report := facts.LivePods{Pods: map[facts.PodKey]facts.LivePod{podKey("3"): {Addresses: claimed}}}
-	held := s.HeldByOthers(map[string]*facts.LivePods{"node-a3": &report})["node-a3"]
+	held := s.HeldByOthers(map[string]*facts.LivePods{
+		"node-a3": {Pods: map[facts.PodKey]facts.LivePod{podKey("3"): {Addresses: claimed}}},
+		"node-a2": {Pods: map[facts.PodKey]facts.LivePod{
+			podKey("1"): {Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+		}},
+	})
 	for _, address := range claimed {
-		if _, isHeld := held[address]; isHeld != wants[address.String()] {
+		if _, isHeld := held["node-a3"][address]; isHeld != wants[address.String()] {
 			t.Errorf("%s is held by others: %v", address, isHeld)
 		}
+	}
+	if len(held["node-a2"]) > 0 {
+		t.Errorf("node-a2 reports its own pod, whose address others hold: %v", held["node-a2"])
 	}
 }

@@ -26,6 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -173,8 +175,10 @@ func onlyState(object any) (any, error) {
 }
 
 func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
-	if err := metrics.Registry.Register(collector{m.GetCache(), m.Elected()}); err != nil {
-		return fmt.Errorf("registering metrics: %w", err)
+	// Runnables start when this replica leads. The others have no metrics of grids.
+	collect := func(context.Context) error { return metrics.Registry.Register(collector{m.GetCache()}) }
+	if err := m.Add(manager.RunnableFunc(collect)); err != nil {
+		return fmt.Errorf("adding metrics: %w", err)
 	}
 	schemas, err := workloadpatch.NewForConfig(c.API)
 	if err != nil {
@@ -199,8 +203,9 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 			ctrl.NewControllerManagedBy(m).
 				Named(k.Kind).
 				For(k.New(), builder.WithPredicates(changed)).
-				Watches(childObject(k), ofChild()).
-				Watches(&corev1.Node{}, ofNode(m.GetCache(), k)).
+				WithOptions(controller.Options{NewQueue: newQueue}).
+				Watches(childObject(k), handler.EnqueueRequestsFromMapFunc(gridOf)).
+				WatchesRawSource(watchNodes(m.GetCache(), k)).
 				Complete(&reconciler{
 					GridKind: k, cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(),
 					clock: clock.RealClock{}, nodes: corev1listers.NewNodeLister(nodes.GetIndexer()),

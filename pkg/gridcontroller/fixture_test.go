@@ -281,11 +281,7 @@ func (f *fixture) restart() {
 }
 
 // metrics are those of the replica that leads.
-func (f *fixture) metrics() collector {
-	leads := make(chan struct{})
-	close(leads)
-	return collector{f.client, leads}
-}
+func (f *fixture) metrics() collector { return collector{f.client} }
 
 // liveReader asks the API server itself.
 type liveReader struct{ *fixture }

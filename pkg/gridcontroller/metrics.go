@@ -33,23 +33,13 @@ func describe(name, help string) *prometheus.Desc {
 }
 
 // collector is a prometheus.Collector of figures from the statuses of all grids.
-type collector struct {
-	grids client.Reader
-	// leads is closed when this replica leads. The others collect nothing.
-	leads <-chan struct{}
-}
+type collector struct{ grids client.Reader }
 
-// Describe is part of prometheus.Collector. It describes the metrics that Collect returns, so none before this replica
-// leads.
+// Describe is part of prometheus.Collector.
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
 // Collect is part of prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	select {
-	case <-c.leads:
-	default:
-		return
-	}
 	for _, k := range v1.Kinds {
 		total, grids := map[string]int{}, k.NewList()
 		if err := c.grids.List(context.Background(), grids, client.UnsafeDisableDeepCopy); err != nil {

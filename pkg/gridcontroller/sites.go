@@ -1,7 +1,6 @@
 package gridcontroller
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -15,10 +14,13 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -86,85 +88,57 @@ func (u siteNodes) notReady() bool {
 	})
 }
 
-// burst is how long an event of a child or a node waits for others, so that one reconciliation handles all of them.
+// burst is how long a request waits for others, so that one reconciliation handles many events.
 const burst = 100 * time.Millisecond
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// enqueue returns a handler that enqueues the grids that depend on an object. gridsOf returns those that depend on its
-// states before and after an event; one of them is nil if the object was created or deleted.
-func enqueue(
-	gridsOf func(ctx context.Context, before, now client.Object) []types.NamespacedName,
-) handler.EventHandler {
-	add := func(ctx context.Context, q queue, before, now client.Object) {
-		for _, grid := range gridsOf(ctx, before, now) {
-			q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, nil, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, q, e.ObjectOld, e.ObjectNew) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object, nil) },
-	}
+// queue is the queue of a controller. What is added to it waits for a burst.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
-// ofChild enqueues the grid that the label of a child names. The cache has only objects with the label.
-func ofChild() handler.EventHandler {
-	return enqueue(func(_ context.Context, before, now client.Object) (names []types.NamespacedName) {
-		for _, object := range []client.Object{before, now} {
-			if object != nil {
-				grid := object.GetLabels()[v1.LabelGridSelector]
-				names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: grid})
-			}
-		}
-		return names
-	})
+// Add implements workqueue.TypedInterface.
+func (q queue) Add(grid reconcile.Request) { q.AddAfter(grid, burst) }
+
+func newQueue(
+	name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return queue{workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})}
 }
 
-func ofNode(grids client.Reader, k v1.GridKind) handler.EventHandler {
-	return enqueue(func(ctx context.Context, before, now client.Object) (names []types.NamespacedName) {
-		was, _ := before.(*corev1.Node)
-		is, _ := now.(*corev1.Node)
-		for key, all := range changedKeys(cmp.Or(was, &corev1.Node{}), cmp.Or(is, &corev1.Node{})) {
+// gridOf returns the grid that the label of a child names. The cache has only objects with the label.
+func gridOf(_ context.Context, child client.Object) []reconcile.Request {
+	grid := types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetLabels()[v1.LabelGridSelector]}
+	return []reconcile.Request{{NamespacedName: grid}}
+}
+
+// watchNodes enqueues the grids of a kind whose key is a label of a node, when its labels or its silence change.
+func watchNodes(c cache.Cache, k v1.GridKind) source.Source {
+	gridsOf := func(ctx context.Context, node *corev1.Node) (requests []reconcile.Request) {
+		for key := range node.Labels {
 			list := k.NewList()
-			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
+			err := c.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
-				continue
 			}
 			_ = meta.EachListItem(list, func(grid runtime.Object) error { // it returns no errors
-				if of, ok := grid.(v1.Object); ok && (all || selectsNodes(of)) {
-					names = append(names, client.ObjectKeyFromObject(of))
+				if of, ok := grid.(client.Object); ok {
+					requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(of)})
 				}
 				return nil
 			})
 		}
-		return names
-	})
+		return requests
+	}
+	return source.Kind(c, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(gridsOf),
+		predicate.TypedFuncs[*corev1.Node]{UpdateFunc: func(e event.TypedUpdateEvent[*corev1.Node]) bool {
+			return changesSites(e.ObjectOld, e.ObjectNew)
+		}})
 }
 
-// changedKeys returns the keys whose sites differ between two states of a node; one that does not exist has no labels.
-// With the value false only other labels of their nodes have changed.
-func changedKeys(before, now *corev1.Node) map[string]bool {
+// changesSites reports whether two states of a node differ in what sites depend on.
+func changesSites(before, now *corev1.Node) bool {
 	wasLost, _ := isLost(before)
 	lost, _ := isLost(now)
-	if wasLost == lost && maps.Equal(before.Labels, now.Labels) {
-		return nil
-	}
-	changed := map[string]bool{}
-	for key := range labels.Merge(before.Labels, now.Labels) {
-		was, had := before.Labels[key]
-		is, has := now.Labels[key]
-		changed[key] = wasLost != lost || had != has || was != is
-	}
-	return changed
-}
-
-// selectsNodes reports whether a grid may select sites by labels of their nodes: by waves, or by overrides, also those
-// of older revisions.
-func selectsNodes(grid v1.Object) bool {
-	spec, _ := v1.Workload(grid)
-	return spec != nil && (spec.Rollout != nil || slices.ContainsFunc(spec.Overrides, func(o v1.Override) bool {
-		return o.Sites.NodeSelector != nil
-	}))
+	return wasLost != lost || !maps.Equal(before.Labels, now.Labels)
 }

@@ -27,40 +27,32 @@ func TestSites(t *testing.T) {
 	}
 	expect("zone1", "", "east") // an empty value is a value
 	expect("rack", "r1")
-	// changes expects the keys whose sites change. Those of which only other labels change are in brackets.
-	changes := func(want string, name string, state *nodeState) {
+	// changes expects that a new state of a node changes what sites depend on, or does not.
+	changes := func(want bool, name string, state *nodeState) {
 		t.Helper()
 		before, err := f.reconcilers["ServiceGrid"].nodes.Get(name)
 		if err != nil {
 			before = &corev1.Node{}
 		}
 		f.note(name, state)
-		got := []string{}
-		for key, all := range changedKeys(before, state.node(name)) {
-			if !all {
-				key = "(" + key + ")"
-			}
-			got = append(got, key)
-		}
-		slices.Sort(got)
-		if fmt.Sprint(got) != want {
-			t.Errorf("%s %v: got %v, want %s", name, state, got, want)
+		if got := changesSites(before, state.node(name)); got != want {
+			t.Errorf("%s %v: got %t, want %t", name, state, got, want)
 		}
 	}
-	changes("[zone1]", "n3", node(map[string]string{"zone1": "east"}))
-	changes("[(zone1) other]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
-	changes("[]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
-	changes("[other zone1]", "n1", node(map[string]string{"zone1": "west"}))
+	changes(true, "n3", node(map[string]string{"zone1": "east"}))
+	changes(true, "n1", node(map[string]string{"zone1": "east", "other": "x"}))
+	changes(false, "n1", node(map[string]string{"zone1": "east", "other": "x"}))
+	changes(true, "n1", node(map[string]string{"zone1": "west"}))
 	expect("zone1", "", "east", "west")
-	changes("[rack zone1]", "n2", node(map[string]string{"zone1": "north"}))
-	changes("[zone1]", "n3", nil)
+	changes(true, "n2", node(map[string]string{"zone1": "north"}))
+	changes(true, "n3", nil)
 	expect("zone1", "north", "west")
 	expect("rack")
-	changes("[rack]", "n6", node(map[string]string{"rack": ""}))
-	changes("[rack]", "n6", node(nil))
+	changes(true, "n6", node(map[string]string{"rack": ""}))
+	changes(true, "n6", node(nil))
 	expect("other")
-	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
-	changes("[(rack) size]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
+	changes(true, "n5", node(map[string]string{"rack": "r"}))
+	changes(true, "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
 	// A site is silent when its last node is.
 	lost := func(site string) *nodeState {
@@ -76,18 +68,18 @@ func TestSites(t *testing.T) {
 			t.Errorf("silent: got %s, want %s", got, want)
 		}
 	}
-	changes("[zone1]", "n4", node(map[string]string{"zone1": "west"}))
-	changes("[zone1]", "n4", lost("west"))
+	changes(true, "n4", node(map[string]string{"zone1": "west"}))
+	changes(true, "n4", lost("west"))
 	silent("[]")
-	changes("[zone1]", "n1", lost("west"))
+	changes(true, "n1", lost("west"))
 	silent("[west]")
-	changes("[]", "n1", lost("west"))
-	changes("[zone1]", "n1", lost("north"))
-	changes("[zone1]", "n4", node(map[string]string{"zone1": "west"}))
+	changes(false, "n1", lost("west"))
+	changes(true, "n1", lost("north"))
+	changes(true, "n4", node(map[string]string{"zone1": "west"}))
 	silent("[]")
-	changes("[zone1]", "n2", nil)
+	changes(true, "n2", nil)
 	silent("[north]")
-	changes("[zone1]", "n1", nil)
+	changes(true, "n1", nil)
 	silent("[]")
 }
 

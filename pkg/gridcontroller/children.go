@@ -11,21 +11,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
-	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
 const (
@@ -267,26 +264,6 @@ func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
 	u.SetName(live.name)
 	u.SetUID(types.UID(live.uid))
 	return u
-}
-
-// nodeIn asks the API server for a node of a site; it returns "" if the site has none. It returns an error if the
-// cluster has no nodes at all. Then the API server has probably lost its data. If it has not, no pods are running that
-// would have to be removed.
-func (r *reconciler) nodeIn(ctx context.Context, key, site string) (string, error) {
-	for _, of := range []client.MatchingLabels{nil, {key: site}} {
-		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
-		switch err := r.live.List(ctx, nodes, of, client.Limit(1)); {
-		case err != nil:
-			return "", fmt.Errorf("listing the nodes of the site: %w", err)
-		case len(nodes.Items) == 0 && of == nil:
-			return "", errors.New("the API server has no nodes at all, which is probably wrong")
-		case len(validation.IsValidLabelValue(site)) > 0: // it is not a site, but the end of some name
-			return "", nil
-		case len(nodes.Items) > 0 && of != nil:
-			return nodes.Items[0].Name, nil
-		}
-	}
-	return "", nil
 }
 
 // ownerIndex is the name of the index of children by the UID of the object that controls them.

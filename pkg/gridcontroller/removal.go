@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
@@ -19,6 +20,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
 const (
@@ -223,18 +225,26 @@ func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteSt
 }
 
 // removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
-// the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data.
+// the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data. An API server
+// without any nodes probably has. If it has not, no pods are running that would have to be removed.
 func (p *pass) removeSite(ctx context.Context, live *child) error {
 	named := strings.TrimPrefix(live.name, p.owner.Name+"-") // the label that names the site may have been changed
-	for _, site := range slices.Compact([]string{live.site, named}) {
-		node, err := p.nodeIn(ctx, p.owner.Key, site)
-		if err != nil {
-			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, live.name, err)
-		}
-		if node != "" {
-			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not "+
-				"shown yet", p.Child.Kind, live.name, node)
-		}
+	nodes, there := 0, ""
+	err := pages.Each(ctx, p.live, pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node")),
+		func(node *metav1.PartialObjectMetadata) {
+			nodes++
+			if site, in := node.Labels[p.owner.Key]; in && (site == live.site || site == named) {
+				there = node.Name
+			}
+		})
+	switch {
+	case err != nil:
+		return fmt.Errorf("before %s %s is removed: listing the nodes: %w", p.Child.Kind, live.name, err)
+	case nodes == 0:
+		return fmt.Errorf("%s %s is not removed: the API server has no nodes at all", p.Child.Kind, live.name)
+	case there != "":
+		return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not shown yet",
+			p.Child.Kind, live.name, there)
 	}
 	return p.deleteObject(ctx, objectOf(p.owner, live))
 }

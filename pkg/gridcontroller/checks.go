@@ -118,7 +118,7 @@ func endOf(job *batchv1.Job) (end batchv1.JobCondition) {
 // removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes
 // forgotten ones after a day.
 func (p *assigned) removePassedJobs(ctx context.Context) {
-	written := ptr.Deref(p.written.Rollout, v1.RolloutStatus{}).Sites
+	written := ptr.Deref(p.status.Rollout, v1.RolloutStatus{}).Sites
 	for name, job := range p.memory.rollout.jobs {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == job.Labels[v1.LabelGridSite] && !u.Checked }
 		switch {

@@ -29,8 +29,7 @@ const (
 	// firstRetry is the pause after a first failure. It doubles with each further failure, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// cacheLag is how long a child that was just applied may be missing in the cache before it is read from the API
-	// server.
+	// cacheLag is how long what was just written may be missing in the cache before that is used all the same.
 	cacheLag = 2 * time.Second
 )
 
@@ -124,16 +123,8 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 		return result{child: live, err: m.failure, again: m.retryAt}, true
 	case live != nil && live.deleting: // the end of the deletion will be an event
 		return result{child: live}, true
-	case m.applied.applied == d.digest && m.isAhead(live, now):
-		return result{child: live, again: m.appliedAt.Add(cacheLag)}, true
 	}
 	return result{}, false
-}
-
-// isAhead reports whether a child was applied that the cache does not show yet. live is the child in the cache, or nil.
-func (m *childMemory) isAhead(live *child, now time.Time) bool {
-	return m.applied.name != "" && now.Before(m.appliedAt.Add(cacheLag)) &&
-		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
 }
 
 type attempt struct {

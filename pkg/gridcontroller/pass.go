@@ -3,13 +3,10 @@ package gridcontroller
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -51,8 +48,6 @@ type assigned struct {
 	// current are the templates of the spec, update is its revision.
 	current *gridchild.Templates
 	update  string
-	// written is the status with which the plan continues: in a rollout the newest one that is known to be written.
-	written *v1.WorkloadGridStatus
 	// templates has the templates that were read, by revision; nil for one that cannot be read. fitsSome reports
 	// whether update fits a node of any site. Both are computed when they are needed.
 	templates map[string]*gridchild.Templates
@@ -138,7 +133,7 @@ func (p *pass) run(ctx context.Context, children map[string]*child) (*report, er
 // assign assigns the grid's workloads to its sites, and reads the revisions.
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
 	a := &assigned{
-		pass: p, children: children, written: p.status,
+		pass: p, children: children,
 		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
 		templates: map[string]*gridchild.Templates{},
 	}
@@ -160,25 +155,10 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	}
 	a.current = gridchild.NewTemplates(p.spec, a.around)
 	a.current.Revision, a.templates[a.update] = a.update, a.current
-	if p.spec.Rollout == nil {
-		return a, nil
+	if p.spec.Rollout != nil {
+		a.waves, err = gridchild.NewWaves(p.spec.Rollout, a.around.HasNode)
 	}
-	if a.waves, err = gridchild.NewWaves(p.spec.Rollout, a.around.HasNode); err != nil {
-		return nil, err
-	}
-	m := &p.memory.rollout
-	if m.written == nil { // the cache may be older than the last actions of the former controller
-		grid := p.New()
-		if err := p.live.Get(ctx, client.ObjectKeyFromObject(p.grid), grid); err != nil {
-			return nil, fmt.Errorf("reading the status of the rollout: %w", err)
-		}
-		m.written = grid
-	}
-	if older(m.written.GetResourceVersion(), p.grid.GetResourceVersion()) {
-		m.written = p.grid
-	}
-	_, a.written = v1.Workload(m.written)
-	return a, nil
+	return a, err
 }
 
 // child returns the child of a site, or the workload that may be adopted; nil if neither exists.

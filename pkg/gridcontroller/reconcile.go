@@ -91,10 +91,10 @@ type gridMemory struct {
 	// told is the last failure of the grid as a whole for which there was an event.
 	told gridchild.Error
 	// writtenAt is when the status was last written, writtenVersion the resource version of the grid that this made.
-	// largest is how many bytes of states the status may have.
-	writtenAt      time.Time
-	writtenVersion string
-	largest        int
+	// The cache has to show that by seenUntil. largest is how many bytes of states the status may have.
+	writtenAt, seenUntil time.Time
+	writtenVersion       string
+	largest              int
 }
 
 // siteMemory is the memory of a site between reconciliations.
@@ -149,10 +149,18 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	known, _ := r.grids.Load(name)
 	m, ok := known.(*gridMemory)
 	if !ok || m.uid != grid.GetUID() { // the memory is that of a former grid of the name
+		live := r.New() // the cache may be older than the last actions of the former controller
+		if err := r.live.Get(ctx, name, live); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
 		m = newMemory(grid)
+		m.writtenVersion, m.seenUntil = live.GetResourceVersion(), r.clock.Now().Add(cacheLag)
 		r.grids.Store(name, m)
 	}
 	owner := gridchild.OwnerOf(r.GridKind, grid)
+	if r.isAhead(ctx, grid, owner, m) {
+		return reconcile.Result{RequeueAfter: burst}, nil
+	}
 	switch changed := grid.DeepCopyObject().(type) {
 	case *v1.ServiceGrid:
 		again := r.reconcileService(ctx, changed, owner, m)
@@ -161,6 +169,23 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return r.reconcileWorkloads(ctx, grid, changed, owner, m)
 	}
 	return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
+}
+
+// isAhead reports whether the caches do not show yet what this controller has written. It waits for that, but not long.
+func (r *reconciler) isAhead(ctx context.Context, grid v1.Object, o *gridchild.Owner, m *gridMemory) bool {
+	now := r.clock.Now()
+	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.seenUntil) {
+		return true
+	}
+	for _, of := range m.sites {
+		if now.Before(of.appliedAt.Add(cacheLag)) {
+			live, err := r.get(ctx, r.cache, o, of.applied.name)
+			if err == nil && (live == nil || older(live.resourceVersion, of.applied.resourceVersion)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (r *reconciler) reconcileWorkloads(
@@ -207,7 +232,6 @@ func (r *reconciler) reconcileWorkloads(
 		return result, err
 	}
 	report.recordRollout()
-	m.rollout.written = changed
 	if planned := report.rollout.Status; planned != nil &&
 		(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
 			len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <

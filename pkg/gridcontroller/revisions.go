@@ -73,8 +73,8 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 // markCompleted marks the ControllerRevision of the spec as having run in all sites, once the status shows that. An
 // undo goes back to such a revision.
 func (p *assigned) markCompleted(ctx context.Context) {
-	written := p.written.Rollout
-	if written == nil || written.Phase != v1.RolloutComplete || p.written.CurrentRevision != p.update {
+	written := p.status.Rollout
+	if written == nil || written.Phase != v1.RolloutComplete || p.status.CurrentRevision != p.update {
 		return
 	}
 	for _, object := range p.memory.rollout.objects {
@@ -140,9 +140,6 @@ func (p *planned) deleteOldRevisions(ctx context.Context) {
 	}
 	for _, live := range p.children {
 		inUse[live.revision] = true
-	}
-	for _, memory := range p.memory.sites {
-		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {
 		if err := p.deleteObject(ctx, object); err != nil {

@@ -44,8 +44,6 @@ type rolloutMemory struct {
 	// jobs are the Jobs of checks, by name, as they were at jobsAt.
 	jobs   map[string]*batchv1.Job
 	jobsAt time.Time
-	// written is the grid with the newest status that is known to be written; nil if none is known.
-	written v1.Object
 	// known is the last plan's.
 	known []rollout.Heard
 }
@@ -110,7 +108,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
-		Current: p.written.CurrentRevision, Update: p.written.UpdateRevision, Status: p.written.Rollout,
+		Current: p.status.CurrentRevision, Update: p.status.UpdateRevision, Status: p.status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.rollout.known,
 	}
@@ -145,11 +143,6 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 	if u.Withheld = p.memory.withheld[site]; u.Withheld {
 		u.Trouble = "the loss that the change means for it waits for an approval"
 	}
-	if memory.isAhead(live, p.clock.Now()) {
-		u.Exists, u.Revision, u.UID = true, memory.applied.revision, memory.applied.uid
-		u.Idle = live != nil && live.progress.none
-		return u
-	}
 	if live == nil {
 		return u
 	}
@@ -172,10 +165,10 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 func (p *assigned) revisionOf(site string, live *child) string {
 	own, applied := live.ownedBy(p.owner), p.memory.ofSite(site).applied.revision
 	switch {
-	case own && live.revision == "" && !live.annotated && p.written.CurrentRevision != p.update:
+	case own && live.revision == "" && !live.annotated && p.status.CurrentRevision != p.update:
 		return applied // the rollout was added during a change: not known
 	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
-		return cmp.Or(applied, p.written.CurrentRevision)
+		return cmp.Or(applied, p.status.CurrentRevision)
 	case !own && p.templatesOf(live.revision) == nil: // an orphan with a forgotten revision
 		return ""
 	}
@@ -193,7 +186,7 @@ func (p *assigned) complete(live *child) bool {
 // does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change
 // that takes the pods away.
 func (p *assigned) excludes(site string) bool {
-	ran := p.written.CurrentRevision
+	ran := p.status.CurrentRevision
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
 		(ran == "" || !p.fitsSite(site, ran)) && p.fitsSome()
 }
@@ -304,7 +297,7 @@ func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (o
 // clock counts, and pods of an earlier template that is used again keep their hash.
 func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
-	if live == nil || !live.observed || p.memory.ofSite(site).isAhead(live, p.clock.Now()) {
+	if live == nil || !live.observed {
 		return nil, errors.New("its controller has not observed its spec yet")
 	}
 	kind, key := "ControllerRevision", appsv1.ControllerRevisionHashLabelKey

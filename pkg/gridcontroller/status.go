@@ -288,10 +288,8 @@ func (r *reconciler) writeStatus(
 	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
 ) (reconcile.Result, error) {
 	now := r.clock.Now()
-	// A cache that is behind may have the status from before the last write, which may equal the new one.
-	behind := older(grid.GetResourceVersion(), m.writtenVersion)
 	switch next := m.writtenAt.Add(statusPause); {
-	case equality.Semantic.DeepEqual(grid, changed) && !behind:
+	case equality.Semantic.DeepEqual(grid, changed):
 	case now.Before(next):
 		again = sooner(again, next)
 	default:
@@ -300,7 +298,7 @@ func (r *reconciler) writeStatus(
 			client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case err == nil:
-			m.writtenVersion = changed.GetResourceVersion()
+			m.writtenVersion, m.seenUntil = changed.GetResourceVersion(), now.Add(cacheLag)
 		case apierrors.IsNotFound(err):
 		case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
 			again = sooner(again, now.Add(statusPause))

@@ -68,11 +68,11 @@ func (p *planner) readAttempt() {
 	switch {
 	case p.Status != nil && p.Status.StartTime != nil && p.Update == p.Revision:
 		p.status = p.Status.DeepCopy()
-		p.upgrade()
 		for i := range p.status.Sites {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State
 		}
+		p.upgrade()
 		p.catchUp()
 	case p.Current == "" && !others: // a new grid: all sites get the revision at once
 		p.newAttempt()
@@ -115,28 +115,22 @@ func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
 }
 
-// upgrade reads the status of a controller from before gates. There waves in state Done have passed, sites that have
-// the revision and are not listed are proven, and phases are decisions.
+// upgrade reads the status of a controller from before gates, which has no heardTime. There waves in state Done have
+// passed, sites that have the revision and are not listed are proven, and phases are decisions.
 func (p *planner) upgrade() {
-	s := p.status
-	if len(s.Passed)+len(s.ProvenSites) > 0 {
+	s, proofs := p.status, marks{}
+	switch {
+	case s.HeardTime != nil:
 		return
-	}
-	if s.Phase == v1.RolloutComplete {
+	case s.Phase == v1.RolloutComplete:
 		s.Passed = []string{allGates}
 		return
-	}
-	if s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack {
-		s.GoesBack = cmp.Or(s.GoesBack, s.Message, "sites failed")
-	}
-	if s.HaltTime != nil && s.Phase == v1.RolloutOutage {
-		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltOutage)
-	} else if s.HaltTime != nil {
-		s.HaltReason = cmp.Or(s.HaltReason, v1.HaltFailures)
-	}
-	proofs, listed := marks{}, map[string]bool{}
-	for _, of := range s.Sites {
-		listed[of.Name] = true
+	case s.Phase == v1.RolloutRollingBack, s.Phase == v1.RolloutRolledBack:
+		s.GoesBack, s.HaltReason = cmp.Or(s.Message, "sites failed"), v1.HaltFailures
+	case s.Phase == v1.RolloutOutage:
+		s.HaltReason = v1.HaltOutage
+	case s.HaltTime != nil:
+		s.HaltReason = v1.HaltFailures
 	}
 	for _, wave := range s.Waves {
 		if wave.State == v1.WaveDone {
@@ -144,7 +138,7 @@ func (p *planner) upgrade() {
 		}
 	}
 	for i := range p.Sites {
-		if u := &p.Sites[i]; (s.Proven > 0 || len(s.Passed) > 0) && p.has(u) && !u.Idle && !listed[u.Name] {
+		if u := &p.Sites[i]; p.has(u) && !u.Idle && p.listed[u.Name] == nil {
 			proofs.add(u)
 		}
 	}

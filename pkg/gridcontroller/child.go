@@ -68,18 +68,14 @@ func transform(object any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	small := &unstructured.Unstructured{
-		Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c},
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	small := map[string]any{"labels": map[string]any{v1.LabelGridSelector: c.Grid}}
+	for _, field := range []string{"name", "namespace", "uid", "resourceVersion", "ownerReferences"} {
+		small[field] = metadata[field]
 	}
-	small.SetName(u.GetName())
-	small.SetNamespace(u.GetNamespace())
-	small.SetUID(u.GetUID())
-	small.SetResourceVersion(u.GetResourceVersion())
-	small.SetOwnerReferences(u.GetOwnerReferences())
-	if c.Grid != "" {
-		small.SetLabels(map[string]string{v1.LabelGridSelector: c.Grid})
-	}
-	return small, nil
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "metadata": small, condensed: c,
+	}}, nil
 }
 
 func childOf(u *unstructured.Unstructured) (*child, error) {

@@ -211,14 +211,12 @@ func (a attempt) checkClaim(ctx context.Context, live *child) error {
 	// The cache may not show yet that the grid is being deleted, with its children orphaned on purpose.
 	grid := &metav1.PartialObjectMetadata{}
 	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(a.o.Kind))
-	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.o.Name}, grid); err != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", a.o.Child.Kind, live.name, err)
+	err = a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.o.Name}, grid)
+	if err == nil && string(grid.UID) == a.o.UID && grid.DeletionTimestamp == nil {
+		return nil
 	}
-	if string(grid.UID) != a.o.UID || grid.DeletionTimestamp != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted",
-			a.o.Child.Kind, live.name)
-	}
-	return nil
+	return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: %v", a.o.Child.Kind, live.name,
+		cmp.Or(err, errors.New("this grid is being deleted")))
 }
 
 // applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:

@@ -64,12 +64,9 @@ type Config struct {
 const nodeKeyIndex = "spec.gridUniqKey"
 
 func newScheme() (*runtime.Scheme, error) {
-	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
-		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
-	if err := kinds.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("building the scheme: %w", err)
-	}
-	return scheme, nil
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), batchv1.AddToScheme(scheme),
+		v1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
 }
 
 // Run runs the controller until ctx ends. It returns an error if it cannot start, or must end early, for example

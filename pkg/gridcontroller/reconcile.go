@@ -18,6 +18,7 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -232,14 +233,15 @@ func (r *reconciler) reconcileWorkloads(
 		return result, err
 	}
 	report.recordRollout()
-	if planned := report.rollout.Status; planned != nil &&
-		(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
-			len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <
-				len(planned.Passed)+len(planned.ProvenSites)) {
-		return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
-			"no site gets a change before")
+	size := func(s *v1.RolloutStatus) int {
+		of := ptr.Deref(s, v1.RolloutStatus{})
+		return len(of.Sites) + len(of.Passed) + len(of.ProvenSites)
 	}
-	return result, nil
+	if size(status.Rollout) < size(report.rollout.Status) {
+		err = errors.New("the API server has dropped fields of the status: apply this release's CRDs; no site gets a " +
+			"change before")
+	}
+	return result, err
 }
 
 // deleteUnusedTemplates deletes the templates that no site can get, if the grid asks for that. changed is a copy of it.
@@ -313,16 +315,6 @@ func (r *reconciler) syncService(
 	d := &desired{
 		identity: identity{rendered.GetName(), "", rendered.GetAnnotations()[v1.AnnotationAppliedDigest]},
 		shape:    &atomic.Value{}, child: rendered,
-	}
-	live, err := r.get(ctx, r.cache, o, d.name)
-	if err != nil {
-		return result{err: err}
-	}
-	if live != nil && !live.ownedBy(o) {
-		live = nil
-	}
-	if outcome, done := settled(r.clock.Now(), live, d, m); done {
-		return outcome
 	}
 	return r.syncChild(ctx, o, d, m)
 }

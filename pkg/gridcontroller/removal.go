@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -57,15 +56,12 @@ type vanished struct {
 	at   time.Time // when it is deleted
 }
 
-func (p *planned) findVanished(ctx context.Context) {
+func (p *planned) findVanished() {
 	for _, name := range slices.Sorted(maps.Keys(p.children)) {
-		if _, wanted := p.assignment.Sites[name]; wanted {
-			continue
-		}
 		live := p.children[name]
-		if kept, wanted := p.assignment.BySite[live.site]; wanted {
-			// The site has another child. A person must decide which of the two to delete.
-			klog.FromContext(ctx).V(2).Info("A site has two children", "site", live.site, "child", name, "kept", kept)
+		_, wanted := p.assignment.Sites[name]
+		// If the site has another child, a person must decide which of the two to delete.
+		if _, other := p.assignment.BySite[live.site]; wanted || other {
 			continue
 		}
 		told, at := p.memory.ofSite(live.site).state, p.clock.Now().Add(p.graceTime()).Truncate(time.Second)

@@ -83,7 +83,7 @@ func (p *assigned) plan(ctx context.Context) *planned {
 	for _, site := range p.names {
 		next.targets[site] = next.target(site)
 	}
-	next.findVanished(ctx)
+	next.findVanished()
 	next.holdLosses()
 	return next
 }

@@ -74,21 +74,21 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "crd", crd.GetName())
 	live := &apiextensionsv1.CustomResourceDefinition{}
 	err := api.Get(ctx, client.ObjectKeyFromObject(crd), live)
-	ours, theirs, tool := crdVersion(crd), crdVersion(live), keeperOf(live)
-	// It applies instead of creating, because the controller's role allows only these names, and a create request does
-	// not name the object. It does not force a new CRD: someone else may create it meanwhile.
-	var options []client.ApplyOption
-	switch {
-	case apierrors.IsNotFound(err):
-	case err != nil:
+	if client.IgnoreNotFound(err) != nil {
 		return err
-	case theirs > ours, tool != "":
+	}
+	ours, theirs, tool := crdVersion(crd), crdVersion(live), keeperOf(live)
+	if theirs > ours || tool != "" {
 		if theirs != ours {
 			logger.Info("Leaving alone a CRD that is newer, or that belongs to someone else: update it there",
 				"version", theirs, "own", ours, "owner", tool)
 		}
 		return nil
-	default:
+	}
+	// It applies instead of creating, because the controller's role allows only these names, and a create request does
+	// not name the object. It does not force a new CRD: someone else may create it meanwhile.
+	var options []client.ApplyOption
+	if err == nil {
 		options = append(options, client.ForceOwnership)
 	}
 	u := crd.DeepCopy()

@@ -146,7 +146,6 @@ func (p *planned) deleteOldRevisions(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}
-		i := slices.Index(m.objects, object)
-		m.objects = slices.Delete(m.objects, i, i+1)
+		m.objects = slices.DeleteFunc(m.objects, func(of *appsv1.ControllerRevision) bool { return of == object })
 	}
 }

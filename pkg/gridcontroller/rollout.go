@@ -331,12 +331,6 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 	}, nil
 }
 
-// lacksUpdate reports whether a site's workload is not made from the spec.
-func (p *synced) lacksUpdate(site string) bool {
-	result := p.results[site]
-	return result.err != nil || result.child == nil || (!result.again.IsZero() && !result.applied)
-}
-
 // noteBroken notes since when a site does not work. A short failure is only reported and retried.
 func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory) {
 	result, now, before := p.results[site], brokenSite{}, &memory.broken

@@ -113,8 +113,11 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 	})
 	if p.spec.Rollout != nil {
 		status.CurrentRevision = p.rollout.Current
-	} else if !slices.ContainsFunc(p.names, p.lacksUpdate) {
-		status.CurrentRevision = p.update
+	} else if !slices.ContainsFunc(p.names, func(site string) bool {
+		r := p.results[site]
+		return r.err != nil || r.child == nil || !r.again.IsZero() && !r.applied
+	}) {
+		status.CurrentRevision = p.update // all workloads are made from it
 	}
 	c := conditions{&status.Conditions, status.ObservedGeneration}
 	p.setReadiness(c, int(status.Sites))

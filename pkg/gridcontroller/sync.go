@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -127,10 +126,11 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 			outcomes[i].again = p.clock.Now()
 			continue
 		}
-		if d.child, outcomes[i].err = p.render(d.site); outcomes[i].err != nil {
+		d.child, outcomes[i].err = p.assignment.Child(d.site, p.targets[d.site].Templates, p.current)
+		if outcomes[i].err != nil {
 			continue
 		}
-		group.Go(func() error {
+		group.Go(func() error { // rendering is not safe for concurrent use
 			outcomes[i] = p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
 			if errors.Is(outcomes[i].err, gridchild.ErrTaken) &&
 				d.name != p.AlternativeChildName(p.owner.Name, d.site) {
@@ -145,11 +145,6 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	}
 }
 
-// render renders the child of a site. It must not be called concurrently.
-func (p *planned) render(site string) (*unstructured.Unstructured, error) {
-	return p.assignment.Child(site, p.targets[site].Templates, p.current)
-}
-
 // desiredChild returns the desired child of a site. Its identity is remembered for the same generation of the grid, so
 // that not all sites of a large grid are rendered again in each pass.
 func (p *planned) desiredChild(site string) (*desired, error) {
@@ -159,7 +154,7 @@ func (p *planned) desiredChild(site string) (*desired, error) {
 	d := &desired{identity: identity{p.assignment.BySite[site], variant, known.digest}, site: site}
 	if d.digest == "" || d.identity != *known {
 		// It is not kept: most are not needed, and there may be ten thousand.
-		child, err := p.render(site)
+		child, err := p.assignment.Child(site, to.Templates, p.current)
 		if err != nil {
 			return nil, err
 		}

@@ -343,11 +343,9 @@ func tolerateUnreachable(template map[string]any) error {
 	if err != nil {
 		return err
 	}
-	var tolerations []any
-	if value, ok := pod["tolerations"]; ok && value != nil {
-		if tolerations, ok = value.([]any); !ok {
-			return Errorf(v1.ReasonInvalidTemplate, "template.template.spec.tolerations is not a list but %v", value)
-		}
+	tolerations, ok := pod["tolerations"].([]any)
+	if value := pod["tolerations"]; !ok && value != nil {
+		return Errorf(v1.ReasonInvalidTemplate, "template.template.spec.tolerations is not a list but %v", value)
 	}
 	for _, taint := range unreachableTaints {
 		mentions := func(value any) bool {

@@ -46,11 +46,8 @@ func (p *planner) enlistUnproven() {
 		}
 	}
 	for _, u := range p.all {
-		if p.listed[u.Name] != nil || p.status.GoesBack != "" || p.runsEverywhere() || !p.has(u) || u.Idle ||
-			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
-			continue
-		}
-		if p.room() {
+		known := p.listed[u.Name] != nil || p.proofs.has(u) || p.accepted.named(u.Name)
+		if p.has(u) && !known && !u.Idle && !u.Silent && p.status.GoesBack == "" && !p.runsEverywhere() && p.room() {
 			p.enlist(u, v1.RolloutSiteProgressing, "")
 		}
 	}
@@ -71,11 +68,15 @@ func (p *planner) followSite(u *Site) {
 		p.ask(u, time.Time{})
 	}
 	if of == nil {
-		p.followUnlisted(u)
+		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+			of = p.enlist(u, v1.RolloutSiteFailed, "")
+			of.Message, of.Checked = u.Broken, true
+		}
 		return
 	}
 	of = p.startAnew(u, of)
-	p.stopClocks(of, p.silent(u) || u.Held || p.outage != "" || p.mustWait(u) || u.Unread)
+	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld) // it must not get the revision
+	p.stopClocks(of, p.silent(u) || u.Held || p.outage != "" || waits || u.Unread)
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -95,19 +96,6 @@ func (p *planner) followSite(u *Site) {
 		p.suspect(u, of)
 	case p.outage == "":
 		p.prove(u, of)
-	}
-}
-
-// mustWait reports whether a site must not get the revision now.
-func (p *planner) mustWait(u *Site) bool {
-	return !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld)
-}
-
-// followUnlisted lists a site that has failed.
-func (p *planner) followUnlisted(u *Site) {
-	if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
-		of := p.enlist(u, v1.RolloutSiteFailed, "")
-		of.Message, of.Checked = u.Broken, true
 	}
 }
 
@@ -183,24 +171,18 @@ func (p *planner) catchUp() {
 func (p *planner) stampHeard() {
 	s := p.status
 	until := ptr.Deref(s.HeardTime, metav1.Time{}).Add(p.Deadline / 2)
+	rest := []v1.RolloutSiteState{
+		v1.RolloutSiteFailed, v1.RolloutSiteSuspect, v1.RolloutSiteReturning, v1.RolloutSiteWaiting,
+	}
+	clockRuns := func(of v1.RolloutSite) bool { return of.SilentTime == nil && !slices.Contains(rest, of.State) }
 	switch same := equality.Semantic.DeepEqual(s, p.Status); {
-	case same && !p.clocksRun():
+	case same && !slices.ContainsFunc(s.Sites, clockRuns): // no deadline comes nearer
 	case same && p.Now.Before(until):
 		p.again(until)
 	default:
 		s.HeardTime = p.second()
 	}
 	p.plan.Known = []Heard{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
-}
-
-// clocksRun reports whether a site has a deadline that comes nearer.
-func (p *planner) clocksRun() bool {
-	rest := []v1.RolloutSiteState{
-		v1.RolloutSiteFailed, v1.RolloutSiteSuspect, v1.RolloutSiteReturning, v1.RolloutSiteWaiting,
-	}
-	return slices.ContainsFunc(p.status.Sites, func(of v1.RolloutSite) bool {
-		return of.SilentTime == nil && !slices.Contains(rest, of.State)
-	})
 }
 
 // pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until

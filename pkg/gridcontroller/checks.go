@@ -139,13 +139,13 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
 	}
-	pod := &spec.Template
-	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site})
+	pod, own := &spec.Template, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site}
+	pod.Labels = labels.Merge(pod.Labels, own)
 	template, err := p.current.Of(site)
 	if err != nil {
 		return err
 	}
-	selector, own, err := gridchild.ReadPods(template)
+	selector, workload, err := gridchild.ReadPods(template)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 		return err
 	}
 	if pod.Spec.Tolerations == nil { // it has to run where the site's pods do
-		pod.Spec.Tolerations = own.Tolerations
+		pod.Spec.Tolerations = workload.Tolerations
 	}
 	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{p.owner.Key: site})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
@@ -165,11 +165,8 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.owner.Namespace, Name: name,
-			Labels: map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)),
-			},
+			Namespace: p.owner.Namespace, Name: name, Labels: own,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind))},
 		},
 		Spec: spec,
 	}

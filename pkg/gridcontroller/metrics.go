@@ -66,13 +66,11 @@ func statusOf(grid v1.Object) *v1.WorkloadGridStatus {
 		_, status := v1.Workload(grid)
 		return status
 	}
-	status := &v1.WorkloadGridStatus{Sites: service.Status.Sites}
-	switch degraded := meta.FindStatusCondition(service.Status.Conditions, v1.ConditionDegraded); {
-	case degraded == nil:
-	case degraded.Status == metav1.ConditionTrue:
-		status.FailedSites, status.States = 1, map[string]v1.SiteState{"": {Reason: degraded.Reason}}
-	default:
-		status.ReadySites = status.Sites
+	status := &v1.WorkloadGridStatus{Sites: service.Status.Sites, ReadySites: service.Status.Sites}
+	degraded := meta.FindStatusCondition(service.Status.Conditions, v1.ConditionDegraded)
+	if degraded != nil && degraded.Status == metav1.ConditionTrue {
+		status.ReadySites, status.FailedSites = 0, 1
+		status.States = map[string]v1.SiteState{"": {Reason: degraded.Reason}}
 	}
 	return status
 }

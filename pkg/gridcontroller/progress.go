@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -119,20 +119,14 @@ func (p *pass) describeLack(state *v1.SiteState, live *child, silent int) string
 func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteState) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	stalled := 0
-	for _, site := range p.names {
+	stalled := slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
+		return states[site].Phase != v1.SiteStalled
+	})
+	for _, site := range stalled[:min(len(stalled), namedSites)] {
 		state, memory, now := states[site], p.memory.ofSite(site), p.clock.Now()
-		if state.Phase != v1.SiteStalled {
-			continue
-		}
-		if stalled++; stalled > namedSites {
-			break
-		}
 		if now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			if pods, err := p.podsOf(ctx, site, true); err != nil {
-				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a stalled site", "site", site, "reason", err)
-			} else {
+			if pods, err := p.podsOf(ctx, site, true); err == nil { // it is not worth an error
 				memory.pod = gridview.FirstPodProblem(pods, p.owner.Key, site)
 			}
 		}

@@ -91,19 +91,17 @@ func (u siteNodes) notReady() bool {
 // burst is how long a request waits for others, so that one reconciliation handles many events.
 const burst = 100 * time.Millisecond
 
-// queue is the queue of a controller. What is added to it waits for a burst.
-type queue struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
-}
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// lateQueue is the queue of a controller. What is added to it waits for a burst.
+type lateQueue struct{ queue }
 
 // Add implements workqueue.TypedInterface.
-func (q queue) Add(grid reconcile.Request) { q.AddAfter(grid, burst) }
+func (q lateQueue) Add(grid reconcile.Request) { q.AddAfter(grid, burst) }
 
-func newQueue(
-	name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
-) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	return queue{workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})}
+func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) queue {
+	config := workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name}
+	return lateQueue{workqueue.NewTypedRateLimitingQueueWithConfig(limiter, config)}
 }
 
 // gridOf returns the grid that the label of a child names. The cache has only objects with the label.

@@ -18,15 +18,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// child has the facts about a live child that the controller needs. A child in a cache is shared, and must not be
-// changed.
+// child has the facts about a live child that the controller needs. It is shared, and must not be changed.
 type child struct {
 	*gridchild.Existing
 
 	name, uid, resourceVersion string
 	deleting                   bool
-	// site is the child's site; see v1.SiteOf.
-	site string
+	site                       string // see v1.SiteOf
 	// applied is the digest of the last applied child: the value of an annotation that our field manager owns.
 	applied string
 	// fields is a hash of the fields that our manager owns: whoever changes one of them becomes its owner. owned is a
@@ -36,14 +34,10 @@ type child struct {
 	legacy bool
 	// selector selects the pods of the workload, and maybe others.
 	selector labels.Selector
-	// revision is the revision that our manager has written to the child; empty without one, or if somebody has changed
-	// it.
-	revision string
-	// annotated is set if it has the annotation of a revision, whoever wrote that.
-	annotated bool
-	// variant is the value of AnnotationVariant, if our manager has written it. key is the gridUniqKey for which the
-	// child was made, from its annotation or label.
-	variant, key string
+	// revision and variant are annotations, if our manager has written them. annotated is set if the child has the
+	// annotation of a revision, whoever wrote that. key is the gridUniqKey for which the child was made.
+	revision, variant, key string
+	annotated              bool
 	// held is set if somebody else's annotation forbids changes of the child. hold is the annotation's value.
 	held bool
 	hold string
@@ -57,8 +51,7 @@ type child struct {
 // condensed is the key under which an object in a cache has the *child that transform made from it.
 const condensed = "condensed"
 
-// transform replaces an object in a cache by a small one with its *child, so that a cache of thousands of objects is
-// small. It may be called again with its result.
+// transform replaces an object in a cache by a small one with its *child. It may be called again with its result.
 func transform(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -151,8 +144,7 @@ func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]
 	return owned, err
 }
 
-// progressOf has functions that read the progress from the spec and status of a live child, by the child's kind.
-// Services have no pods, and none.
+// progressOf has functions that read the progress from the spec and status of a live child. Services have no pods.
 var progressOf = map[string]func(name string, spec, status map[string]any) progress{
 	v1.DeploymentGridKind.Child.Kind:  deploymentProgress,
 	v1.StatefulSetGridKind.Child.Kind: statefulSetProgress,
@@ -176,8 +168,7 @@ type progress struct {
 	stranded int64
 	// serves is set if enough pods are available, new or old ones.
 	serves bool
-	// stuck is why the child's controller makes no progress. Its Reason is empty if the controller does not report
-	// that.
+	// stuck is why the child's controller makes no progress; its Reason is empty if that is not known.
 	stuck gridchild.Error
 }
 

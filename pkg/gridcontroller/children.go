@@ -50,8 +50,7 @@ type desired struct {
 // of its templates, whether its selector names the site), and by its digest.
 type identity struct{ name, variant, digest string }
 
-// childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
-// that changes nothing. It must not be used concurrently.
+// childMemory is the memory of one child between reconciliations. It must not be used concurrently.
 type childMemory struct {
 	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
 	// found to belong together. As long as desired is the same, another owned is drift.
@@ -59,8 +58,7 @@ type childMemory struct {
 	// applied is the child after the last apply.
 	applied   child
 	appliedAt time.Time
-	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of the child that was
-	// desired then.
+	// failure is the error of the last attempt to sync; nil after a success. failed is the digest that it was for.
 	failure error
 	failed  string
 	retries int
@@ -84,8 +82,7 @@ type childMemory struct {
 type result struct {
 	// child is the live child as far as it is known; nil if it does not exist, or is not the grid's.
 	child *child
-	// err is why the child is not as desired. untried is set if the template failed for another site, and this one was
-	// not tried.
+	// err is why the child is not as desired. untried is set if that is only because another site's child was refused.
 	err     error
 	untried bool
 	// applied is set if something was written, and handedOver is how many replicas were handed over; "" for none.
@@ -95,7 +92,7 @@ type result struct {
 	again time.Time
 }
 
-// syncChild makes the live child as desired, if it is not. The caller has called settled before.
+// syncChild makes the live child as desired, if it is not.
 func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
 	outcome := attempt{r, o, d, m}.run(ctx)
 	outcome.err = gridchild.Rejected(outcome.err)
@@ -112,8 +109,7 @@ func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desir
 	return outcome
 }
 
-// settled returns the result from the cache and the memory. live is the child in the cache, or nil. It returns false if
-// syncChild must be called.
+// settled returns the result from the cache and the memory; false if syncChild must be called. live may be nil.
 func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
@@ -354,9 +350,8 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 	return childOf(u)
 }
 
-// handOver gives the current spec.replicas to a separate field manager, and returns the replicas. Without that, when
-// the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
-// once.
+// handOver gives the current spec.replicas to a separate field manager, and returns them. Otherwise the API server
+// would reset the field to its default when the template stops setting it: 1 replica, in all sites at once.
 func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
 	only := objectOf(a.o, live)
 	only.Object["spec"] = map[string]any{"replicas": live.progress.replicas}

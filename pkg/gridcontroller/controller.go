@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,18 +98,13 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := addReconcilers(ctx, m, c); err != nil {
+	if err = addReconcilers(ctx, m, c); err == nil && c.Also != nil {
+		err = c.Also(m)
+	}
+	if err != nil {
 		return err
 	}
-	if c.Also != nil {
-		if err := c.Also(m); err != nil {
-			return err
-		}
-	}
-	if err := m.Start(ctx); err != nil {
-		return fmt.Errorf("running: %w", err)
-	}
-	return nil
+	return m.Start(ctx)
 }
 
 func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manager.Manager, error) {
@@ -172,22 +168,14 @@ func onlyState(object any) (any, error) {
 }
 
 func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
-	// Runnables start when this replica leads. The others have no metrics of grids.
-	collect := func(context.Context) error { return metrics.Registry.Register(collector{m.GetCache()}) }
-	if err := m.Add(manager.RunnableFunc(collect)); err != nil {
-		return fmt.Errorf("adding metrics: %w", err)
-	}
 	schemas, err := workloadpatch.NewForConfig(c.API)
 	if err != nil {
 		return err
 	}
 	informer, err := m.GetCache().GetInformer(ctx, &corev1.Node{})
-	if err != nil {
-		return fmt.Errorf("setting up the cache of nodes: %w", err)
-	}
 	nodes, ok := informer.(toolscache.SharedIndexInformer)
 	if !ok {
-		return fmt.Errorf("the cache of nodes is a %T, which has no index", informer)
+		return cmp.Or(err, fmt.Errorf("the cache of nodes is a %T, which has no index", informer))
 	}
 	// Its children do not depend on the status of a grid.
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
@@ -213,5 +201,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 			return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
 		}
 	}
-	return nil
+	// Runnables start when this replica leads. The others have no metrics of grids.
+	collect := func(context.Context) error { return metrics.Registry.Register(collector{m.GetCache()}) }
+	return m.Add(manager.RunnableFunc(collect))
 }

@@ -94,10 +94,10 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	u := crd.DeepCopy()
 	// A CRD that was created with apiextensions.k8s.io/v1beta1 keeps unknown fields until preserveUnknownFields is set
 	// to false. The generator of our CRDs leaves out false.
-	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
-		return fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
+	if err = unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err == nil {
+		err = api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...)
 	}
-	if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+	if err != nil {
 		return err
 	}
 	if u.GetResourceVersion() != live.ResourceVersion {

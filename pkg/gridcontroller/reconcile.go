@@ -71,8 +71,7 @@ type reconciler struct {
 // gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
 type gridMemory struct {
 	uid types.UID
-	// templates has the results of each template, by its name. They and what is known of the rollout's revisions are
-	// valid for this generation and these labels of the grid.
+	// templates has the results of each variant. They and the revisions are valid for this generation and these labels.
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory
@@ -106,8 +105,7 @@ type siteMemory struct {
 	state v1.SiteState
 	// desired is the identity of the site's child, as long as gridMemory.templates is valid.
 	desired identity
-	// broken is why the site does not work. asked is the last state of its pods for the rollout, at silentSince
-	// askedSince.
+	// broken is why the site does not work. asked are its pods for the rollout, when silentSince was askedSince.
 	broken     brokenSite
 	asked      rollout.Pods
 	askedSince time.Time

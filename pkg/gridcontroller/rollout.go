@@ -29,8 +29,7 @@ import (
 // deploymentRevision is an annotation of the ReplicaSets of a Deployment: the newest one has the highest number.
 const deploymentRevision = "deployment.kubernetes.io/revision"
 
-// target has the templates that a site's child should be made from; none if it is to be left alone. err is why, if that
-// is an error.
+// target has the templates that a site's child should be made from; none, and maybe an error, if it is left alone.
 type target struct {
 	*gridchild.Templates
 
@@ -44,12 +43,10 @@ type rolloutMemory struct {
 	// jobs are the Jobs of checks, by name, as they were at jobsAt.
 	jobs   map[string]*batchv1.Job
 	jobsAt time.Time
-	// known is the last plan's.
-	known []rollout.Heard
+	known  []rollout.Heard // the last plan's
 }
 
-// brokenSite is why a site does not work, with which revision, and since when. It has failed once that has lasted for
-// the deadline.
+// brokenSite is why a site does not work. It has failed once that has lasted for the deadline.
 type brokenSite struct {
 	revision, why string
 	since         time.Time

@@ -27,8 +27,7 @@ import (
 const (
 	// namedSites is the largest number of sites that a condition or an event names; it counts the others.
 	namedSites = 5
-	// listedSites is the largest number of sites that a status lists completely. If a grid has more, the ready ones are
-	// left out.
+	// listedSites is the largest number of sites that a status lists completely. Of more, the ready ones are left out.
 	listedSites = 500
 	// largestStates is the largest size of the states in a status, in bytes. Every change of a state is sent to all
 	// watchers of grids, and etcd refuses objects of more than 1.5 MB.
@@ -247,8 +246,7 @@ func (p *report) warnings() (all []string) {
 	return all
 }
 
-// shrinkStatus makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least
-// important of the others. most is how many bytes the states may take.
+// shrinkStatus leaves out the ready ones of many sites, and then the least important ones beyond so many bytes.
 func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 	if status.Rollout != nil && most < largestStates {
 		for i := range status.Rollout.Sites {
@@ -352,8 +350,7 @@ func (c conditions) problem(kind, reason string, parts ...string) {
 // nameSome names the first few sites, and counts the rest.
 func nameSome(sites []string) string { return enumerate.First(sites, namedSites) }
 
-// describeProblems names the first few different problems of sites, each with the sites that have it. they is the
-// common predicate of the sites. It returns "" if no site has failed.
+// describeProblems names the first few different problems of sites, each with the sites that have it; "" for no site.
 func (p *report) describeProblems(they string, failed []string, sites int) string {
 	if len(failed) == 0 {
 		return ""

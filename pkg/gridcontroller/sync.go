@@ -26,8 +26,7 @@ const (
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shape is desired.shape of its children, once the API server has accepted the template. refused is why it has
-	// refused the template before that, for the site by.
+	// shape is desired.shape, once the API server has accepted the template. refused is why it did not, for the site by.
 	shape   atomic.Value
 	refused error
 	by      string
@@ -36,9 +35,8 @@ type templateMemory struct {
 	retryAt time.Time
 }
 
-// sync syncs the children of all sites. The cache and the memory show that most of them need no change. The others are
-// written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
-// tried on one site.
+// sync syncs the children of all sites: most need no change, the others are written concurrently, as many as fit into
+// one pass. A template that the API server has not accepted yet is first tried on one site.
 func (p *planned) sync(ctx context.Context) *synced {
 	s := &synced{planned: p, results: map[string]result{}}
 	pending := map[string][]*desired{}

@@ -118,13 +118,11 @@ func (n *Names) Child(site string, from, now *Templates) (*unstructured.Unstruct
 var (
 	// ErrTaken means that the name belongs to a child of another grid.
 	ErrTaken = errors.New("the name is taken")
-	// ErrLeftOver means that the object is a child of a deleted grid of this name, which the garbage collector will
-	// remove.
+	// ErrLeftOver means that the garbage collector will remove the object: a child of a deleted grid of this name.
 	ErrLeftOver = errors.New("left over")
 )
 
-// Claim returns nil if an object with the name of a child is the grid's child, or may be adopted. Otherwise it returns
-// an error with the reason.
+// Claim returns nil if an object with the name of a child is the grid's child, or may be adopted, and else why not.
 func (e *Existing) Claim(o *Owner, name string) error {
 	switch by := e.Controller; {
 	case by != nil && string(by.UID) == o.UID:

@@ -146,8 +146,7 @@ func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) 
 	return replicas, set, err
 }
 
-// Mark returns the value of AnnotationVariant for a site's child; empty if no override selects sites by labels of
-// nodes.
+// Mark returns the AnnotationVariant of a site's child; empty if no override selects sites by labels of nodes.
 func (t *Templates) Mark(site string) string {
 	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
 		return t.Revision + "@" + t.Variant(site)
@@ -172,9 +171,8 @@ type Owner struct {
 
 	Name, Namespace string
 	UID             string
-	// Key is the grid's gridUniqKey.
-	Key string
-	// Fallback has the fallbackKeys of a ServiceGrid.
+	// Key is the grid's gridUniqKey. Fallback has the fallbackKeys of a ServiceGrid.
+	Key      string
 	Fallback []string
 	// SelectsSite is set if a workload's selector and its pods' labels have the site.
 	SelectsSite         bool

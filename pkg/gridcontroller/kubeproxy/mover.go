@@ -42,14 +42,10 @@ type mover struct {
 
 // Add adds the controller that labels edge nodes to a manager.
 func Add(m manager.Manager) error {
-	err := ctrl.NewControllerManagedBy(m).
+	return ctrl.NewControllerManagedBy(m).
 		Named("kube-proxy").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(&mover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
-	if err != nil {
-		return fmt.Errorf("setting up the controller that moves kube-proxy: %w", err)
-	}
-	return nil
 }
 
 // Reconcile implements reconcile.Reconciler.

@@ -41,10 +41,9 @@ type Site struct {
 	// for the whole deadline, with the revision Tried.
 	Trouble, Broken, Tried string
 	// Silent: the control plane has lost contact with all its nodes. Partly: with some, the last one at SilentSince.
-	Silent, Partly bool
-	SilentSince    time.Time
 	// PerNode: the workload has a pod on each node that its template fits.
-	PerNode bool
+	Silent, Partly, PerNode bool
+	SilentSince             time.Time
 	// Pods is the state of the pods (see Plan.Ask), and Check the result of the site's check (see Plan.Checks). Both
 	// are nil if not known. Unread: the pods could not be read.
 	Pods   *Pods
@@ -52,8 +51,7 @@ type Site struct {
 	Check  *CheckResult
 }
 
-// CheckResult is the result of a check's Job, or why it cannot run. If it has neither Passed nor Failed, it Runs or
-// waits.
+// CheckResult is the result of a check's Job. If it has neither Passed nor Failed, it Runs, or waits and says why.
 type CheckResult struct {
 	Passed, Failed, Runs bool
 	Message              string
@@ -96,8 +94,7 @@ type Heard struct {
 	Gap, Leap time.Duration
 }
 
-// Plan is what the controller has to do and to write. Sites get a new revision only after the status that lists them
-// was written. Otherwise a controller that restarts would take them for proven.
+// Plan is what the controller has to do and to write. Sites get a new revision once the written status lists them.
 type Plan struct {
 	// Revisions are those that the sites should have. Sites that are not in it are left alone. Current is the grid's
 	// new currentRevision.
@@ -105,8 +102,8 @@ type Plan struct {
 	Current   string
 	Status    *v1.RolloutStatus
 	// Ask lists the sites whose pods must be known for the next step. The caller reads them, and makes a new plan.
-	Ask []Question
 	// Checks are the sites whose check is to run.
+	Ask    []Question
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
@@ -141,8 +138,7 @@ type planner struct {
 	// maxFailures sites have failed. resuming: somebody has just resumed it, and the status must be written first.
 	outage           string
 	within, resuming bool
-	// heard is that of the written status.
-	heard Heard
+	heard            Heard // that of the written status
 }
 
 // NewPlan makes a plan.
@@ -191,8 +187,7 @@ func Share(value *intstr.IntOrString, missing string, of int) int {
 	return sites
 }
 
-// limit is how many sites of a wave may have the change unproven. maxSilent is how many of them may be suspects when
-// the wave is done.
+// limit is how many sites of a wave may have the change unproven, maxSilent how many may be suspects at its end.
 func (p *planner) limit(wave int) int {
 	return max(Share(p.specs[wave].MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
@@ -231,8 +226,7 @@ func (p *planner) knownSilent(u *Site) bool {
 	return u.Silent || (u.Partly && !p.ready(u) && u.Pods != nil && u.Pods.Missing > 0 && len(u.Pods.Unready) == 0)
 }
 
-// ready reports whether all pods on reachable nodes of a site run its revision, and are available. If somebody has
-// changed the workload, they run something else.
+// ready reports whether all pods on reachable nodes of a site run its revision, and not an edit, and are available.
 func (p *planner) ready(u *Site) bool {
 	return !u.Drifted && (u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard()))
 }
@@ -271,8 +265,7 @@ func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.Ro
 	return of
 }
 
-// keepRevisions leaves every site its revision. A site without a workload gets the current one, or the new one if it
-// had proven that in this attempt.
+// keepRevisions leaves every site its revision. A site without a workload gets the current one, or one that it proved.
 func (p *planner) keepRevisions() {
 	for _, site := range p.all {
 		of := p.listed[site.Name]

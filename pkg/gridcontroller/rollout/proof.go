@@ -60,8 +60,7 @@ func (p *planner) broken(u *Site) bool {
 	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && p.outage == ""
 }
 
-// followSite follows a site that is in flight until it has proven the revision. It also notices when a proven site
-// fails.
+// followSite follows a site until it has proven the revision, and notices when a proven site fails.
 func (p *planner) followSite(u *Site) {
 	of := p.listed[u.Name]
 	if u.Partly && !u.Ready && u.Pods == nil && (of != nil || u.Broken != "" || !p.proven(u)) {

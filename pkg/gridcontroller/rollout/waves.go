@@ -51,9 +51,8 @@ func (p *planner) judge() {
 	case !begun && !p.within, begun && fresh: // a person must see these before resuming
 		p.stop(v1.HaltFailures)
 		p.status.Message = text
-		back := over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
-			p.plan.Current != p.Revision
-		if back || p.status.GoesBack != "" {
+		back := over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != ""
+		if back && p.plan.Current != p.Revision || p.status.GoesBack != "" {
 			p.status.GoesBack = text
 		}
 	}
@@ -130,8 +129,7 @@ func (p *planner) compares() bool {
 	return true
 }
 
-// start gives the revision to sites of a wave, in the order of their names, until the limit of unproven ones is
-// reached.
+// start gives the revision to sites of a wave, in the order of their names, up to the limit of unproven ones.
 func (p *planner) start(wave int) {
 	if p.still() || p.outage != "" || p.resuming {
 		return
@@ -252,8 +250,7 @@ func (p *planner) finish(wave int) bool {
 	return p.specs[wave].Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
 }
 
-// askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait, or fill
-// the list. It returns false if no suspects do.
+// askForSuspects asks for an approval of the suspects that take the places for which a wave waits, if there are any.
 func (p *planner) askForSuspects(wave int) bool {
 	for of := range p.waves {
 		m := p.muster(of)
@@ -267,8 +264,7 @@ func (p *planner) askForSuspects(wave int) bool {
 	return false
 }
 
-// needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has fallen
-// silent with it.
+// needsProof reports whether a site of this wave, or of a later one, lacks the revision, or has fallen silent with it.
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, u := range p.waves[wave] {

@@ -275,10 +275,17 @@ func (r *reconciler) deleteUnusedTemplates(
 func (r *reconciler) reconcileService(
 	ctx context.Context, grid *v1.ServiceGrid, o *gridchild.Owner, m *gridMemory,
 ) time.Time {
-	outcome := r.syncService(ctx, grid, o, &m.ofSite("").childMemory)
 	//nolint:gosec // no more than there are nodes
 	grid.Status.ObservedGeneration, grid.Status.Sites = grid.Generation, int32(len(sitesOf(r.nodes, o.Key)))
 	c := conditions{&grid.Status.Conditions, grid.Generation}
+	child, err := gridchild.OfService(o, grid.Spec.Template)
+	outcome := result{err: cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0), err)}
+	if outcome.err == nil {
+		outcome = r.syncChild(ctx, o, &desired{
+			identity: identity{child.GetName(), "", child.GetAnnotations()[v1.AnnotationAppliedDigest]},
+			shape:    &atomic.Value{}, child: child,
+		}, &m.ofSite("").childMemory)
+	}
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
 			grid.Name, v1.ServiceSuffix)
@@ -298,21 +305,4 @@ func (r *reconciler) reconcileService(
 	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
 	c.problem(v1.ConditionDegraded, "")
 	return outcome.again
-}
-
-func (r *reconciler) syncService(
-	ctx context.Context, grid *v1.ServiceGrid, o *gridchild.Owner, m *childMemory,
-) result {
-	if err := cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0)); err != nil {
-		return result{err: err}
-	}
-	rendered, err := gridchild.OfService(o, grid.Spec.Template)
-	if err != nil {
-		return result{err: err}
-	}
-	d := &desired{
-		identity: identity{rendered.GetName(), "", rendered.GetAnnotations()[v1.AnnotationAppliedDigest]},
-		shape:    &atomic.Value{}, child: rendered,
-	}
-	return r.syncChild(ctx, o, d, m)
 }

@@ -171,17 +171,13 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 		Spec: spec,
 	}
 	err = p.writer.Create(ctx, job)
-	switch {
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
 			gridchild.Shorten(err.Error()))
-	case apierrors.IsAlreadyExists(err):
-		p.memory.rollout.jobsAt = time.Time{} // somebody else's, or about to be deleted
-		return fmt.Errorf("the Job %s exists already: %w", name, err)
-	case err == nil:
+	} else if err == nil {
 		p.memory.rollout.jobs[name] = job
 	}
-	return err // a quota, or a missing permission: it waits
+	return err // a quota, a missing permission, or a former Job that is about to be deleted: it waits
 }
 
 // checkLabels refuses labels of a check's pods that the site's workload or a Service selects.

@@ -35,10 +35,8 @@ func describe(name, help string) *prometheus.Desc {
 // collector is a prometheus.Collector of figures from the statuses of all grids.
 type collector struct{ grids client.Reader }
 
-// Describe is part of prometheus.Collector.
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
-// Collect is part of prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, k := range v1.Kinds {
 		total, grids := map[string]int{}, k.NewList()

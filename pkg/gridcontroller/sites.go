@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -96,7 +95,6 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // lateQueue is the queue of a controller. What is added to it waits for a burst.
 type lateQueue struct{ queue }
 
-// Add implements workqueue.TypedInterface.
 func (q lateQueue) Add(grid reconcile.Request) { q.AddAfter(grid, burst) }
 
 func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) queue {
@@ -115,11 +113,9 @@ func watchNodes(c cache.Cache, k v1.GridKind) source.Source {
 	gridsOf := func(ctx context.Context, node *corev1.Node) (requests []reconcile.Request) {
 		for key := range node.Labels {
 			list := k.NewList()
-			err := c.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
-			if err != nil {
-				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
-			}
-			_ = meta.EachListItem(list, func(grid runtime.Object) error { // it returns no errors
+			// Neither a cache nor the function returns an error.
+			_ = c.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
+			_ = meta.EachListItem(list, func(grid runtime.Object) error {
 				if of, ok := grid.(client.Object); ok {
 					requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(of)})
 				}

@@ -242,7 +242,6 @@ func (p *report) warnings() (all []string) {
 			all = append(all, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
 		}
 	}
-	warn("more than one of spec.rollout.waves names %s; the first one counts", p.waves.NamedTwice())
 	return all
 }
 

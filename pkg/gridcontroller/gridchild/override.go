@@ -3,7 +3,6 @@ package gridchild
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -90,20 +89,6 @@ func (w Waves) Of(site string) int {
 		}
 	}
 	return rest
-}
-
-// NamedTwice returns the names of sites that several waves list, sorted. It ignores patterns.
-func (w Waves) NamedTwice() []string {
-	waves := map[string]int{}
-	for _, m := range w {
-		if m != nil {
-			for name := range m.names {
-				waves[name]++
-			}
-		}
-	}
-	maps.DeleteFunc(waves, func(_ string, n int) bool { return n < 2 })
-	return slices.Sorted(maps.Keys(waves))
 }
 
 // Idle returns the names of the overrides that select none of the sites.

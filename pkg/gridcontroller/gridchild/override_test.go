@@ -43,9 +43,6 @@ func TestWaves(t *testing.T) {
 			t.Errorf("%q is in wave %d, want %d", site, got, want)
 		}
 	}
-	if got := waves.NamedTwice(); !slices.Equal(got, []string{"lab"}) {
-		t.Errorf("got %q", got)
-	}
 	rollout.Waves = rollout.Waves[:3]
 	if waves, err = NewWaves(rollout, nil); err != nil || waves.Of("big-1") != 3 {
 		t.Errorf("without the last wave, and without nodes: got %d, %v", waves.Of("big-1"), err)

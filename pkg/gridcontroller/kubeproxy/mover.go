@@ -48,7 +48,6 @@ func Add(m manager.Manager) error {
 		Complete(&mover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
 }
 
-// Reconcile implements reconcile.Reconciler.
 func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
 	if err := r.cache.Get(ctx, request.NamespacedName, node); err != nil {

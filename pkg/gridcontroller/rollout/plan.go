@@ -180,10 +180,7 @@ func NewPlan(in Input) Plan {
 // rounded down.
 func Share(value *intstr.IntOrString, missing string, of int) int {
 	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
-	sites, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
-	if err != nil { // possible if the CRD does not validate it
-		return 0
-	}
+	sites, _ := intstr.GetScaledValueFromIntOrPercent(value, of, false) // 0 with an error, which our CRD prevents
 	return sites
 }
 

@@ -28,8 +28,7 @@ import (
 // keepFailedSeconds is how long the Job of a failed check is kept, for its logs.
 const keepFailedSeconds = 24 * 60 * 60
 
-// checkName is the name of the Job of a site's check in one attempt. Another workload of the site has another name, and
-// so has an edited check.
+// checkName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
 func (p *assigned) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
 	live := cmp.Or(p.child(site), &child{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
@@ -115,8 +114,7 @@ func endOf(job *batchv1.Job) (end batchv1.JobCondition) {
 	return end
 }
 
-// removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes
-// forgotten ones after a day.
+// removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that.
 func (p *assigned) removePassedJobs(ctx context.Context) {
 	written := ptr.Deref(p.status.Rollout, v1.RolloutStatus{}).Sites
 	for name, job := range p.memory.rollout.jobs {
@@ -163,13 +161,10 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	spec.ActiveDeadlineSeconds = new(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
 	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
-	job := &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.owner.Namespace, Name: name, Labels: own,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind))},
-		},
-		Spec: spec,
-	}
+	by := metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind))
+	job := &batchv1.Job{Spec: spec, ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.owner.Namespace, Name: name, Labels: own, OwnerReferences: []metav1.OwnerReference{*by},
+	}}
 	err = p.writer.Create(ctx, job)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
@@ -200,8 +195,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 	return nil
 }
 
-// disrupted reports whether a Job has failed for a reason that is not its site's fault: something evicted its pod, or
-// the pod's node fell silent meanwhile.
+// disrupted reports whether a Job has failed because something evicted its pod, or the pod's node fell silent.
 func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
 	pods := &corev1.PodList{}
 	err := p.live.List(ctx, pods, client.InNamespace(job.Namespace),

@@ -156,9 +156,8 @@ type progress struct {
 	replicas, updated, ready, available int64
 	// none is set if a person wants no pods: spec.replicas is 0. For a DaemonSet see assigned.excludes.
 	none bool
-	// complete is set if all pods of the spec exist and are available. A rollout that waits for the user (a partition,
-	// OnDelete) is complete. strays is how many nodes have a pod of a DaemonSet whose status does not count it, because
-	// a taint keeps new ones away.
+	// complete is set if all pods of the spec exist and are available, or wait for a person (a partition, OnDelete).
+	// strays is how many nodes have a pod that a DaemonSet's status does not count: a taint keeps new ones away.
 	complete bool
 	strays   int64
 	// waits describes pods that wait until a person replaces them; empty if none do.

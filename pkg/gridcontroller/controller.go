@@ -70,8 +70,7 @@ func newScheme() (*runtime.Scheme, error) {
 		v1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
 }
 
-// Run runs the controller until ctx ends. It returns an error if it cannot start, or must end early, for example
-// because it lost the leadership.
+// Run runs the controller until ctx ends, or returns an error, for example because it has lost the leadership.
 func Run(ctx context.Context, c Config) error {
 	logger := klog.FromContext(ctx)
 	ctrllog.SetLogger(logger)

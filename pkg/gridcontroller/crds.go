@@ -46,8 +46,7 @@ func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 			if err == nil {
 				err = api.List(ctx, k.NewList(), client.InNamespace(namespace), client.Limit(1))
 			}
-			// Forbidden may be temporary: an API server that has just started refuses all users until it has read their
-			// permissions.
+			// An API server that has just started forbids all users everything until it has read their permissions.
 			switch {
 			case err == nil:
 				return true, nil

@@ -73,8 +73,7 @@ func (p *report) recordEvents() {
 	}
 }
 
-// recordRollout records an event if the status that was just written has another state of the rollout than the one
-// before.
+// recordRollout records an event if the status that was just written has another wave or phase than the one before.
 func (p *report) recordRollout() {
 	before, now := ptr.Deref(p.status.Rollout, v1.RolloutStatus{}), p.rollout.Status
 	if now == nil || p.status.UpdateRevision == p.update && before.Wave == now.Wave && before.Phase == now.Phase {

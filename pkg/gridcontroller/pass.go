@@ -38,8 +38,7 @@ type pass struct {
 type assigned struct {
 	*pass
 
-	// assignment says which site has which child. children has the grid's children by name, and the workloads with the
-	// names of missing ones that may be adopted.
+	// assignment says which site has which child. children has the grid's children by name, and those to be adopted.
 	assignment *gridchild.Names
 	children   map[string]*child
 	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.

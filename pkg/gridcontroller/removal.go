@@ -118,8 +118,7 @@ func (p *planned) losses() (all []loss) {
 	return all
 }
 
-// empties reports whether a site's DaemonSet, which runs, gets a template that fits none of its nodes. A site that has
-// the template keeps it.
+// empties reports whether a site's DaemonSet, which runs, is about to get a template that fits none of its nodes.
 func (p *planned) empties(site string, live *child) bool {
 	if p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas == 0 {
 		return false
@@ -128,8 +127,7 @@ func (p *planned) empties(site string, live *child) bool {
 	return err == nil && desired.digest != live.applied && !p.fitsSite(site, p.targets[site].Revision)
 }
 
-// holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an
-// approval. Their sites are left alone.
+// holdLosses leaves the sites alone that are about to suffer losses, if these and recent ones exceed the limit.
 func (p *planned) holdLosses() {
 	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, l v1.SiteLoss) bool { return now.Sub(l.Time.Time) > lossWindow })
@@ -186,8 +184,7 @@ func (p *pass) countLoss(site string) {
 	}
 }
 
-// removeVanished deletes the children of sites without nodes after the grace time, if they are not held, and adds the
-// states of these sites.
+// removeVanished deletes the children of sites without nodes after the grace time, and adds the states of these sites.
 func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteState) {
 	retain, now := p.removal().Policy == v1.RemovalRetain, p.clock.Now()
 	for _, v := range p.gone {

@@ -70,8 +70,7 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	return update.Name, nil
 }
 
-// markCompleted marks the ControllerRevision of the spec as having run in all sites, once the status shows that. An
-// undo goes back to such a revision.
+// markCompleted marks the ControllerRevision that the status shows to run in all sites. An undo goes back to such ones.
 func (p *assigned) markCompleted(ctx context.Context) {
 	written := p.status.Rollout
 	if written == nil || written.Phase != v1.RolloutComplete || p.status.CurrentRevision != p.update {

@@ -179,9 +179,8 @@ func (p *assigned) complete(live *child) bool {
 		(p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas > 0 || p.excludes(live.site))
 }
 
-// excludes reports whether a person wants no pods of a DaemonSet at a site: the grid's template fits no node there, nor
-// does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change
-// that takes the pods away.
+// excludes reports whether a person wants no pods of a DaemonSet at a site: neither the grid's template nor the former
+// one fits a node there, and it fits other sites. Otherwise it is a mistake, or a change that takes the pods away.
 func (p *assigned) excludes(site string) bool {
 	ran := p.status.CurrentRevision
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&

@@ -19,14 +19,13 @@ import (
 const (
 	// atOnce is the largest number of children of one grid that are written concurrently.
 	atOnce = 16
-	// passBudget is how long a pass over a grid may start requests, because the status is written after it, and other
-	// grids wait for the worker.
+	// passBudget is how long a pass may start requests: the status is written after it, and other grids wait.
 	passBudget = 2 * time.Second
 )
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shape is desired.shape, once the API server has accepted the template. refused is why it did not, for the site by.
+	// shape is desired.shape, once the API server has accepted the template. refused is why it did not, for site by.
 	shape   atomic.Value
 	refused error
 	by      string
@@ -90,8 +89,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		all = slices.Delete(slices.Clone(all), i, i+1)
 	}
 	if t.refused == nil {
-		// A probe has set the template's shape, by which children in the cache are recognised as settled. After a
-		// restart these are all children.
+		// A probe has set the template's shape, which shows that cached children are settled: all, after a restart.
 		p.syncAll(ctx, slices.DeleteFunc(all, func(d *desired) bool {
 			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.ofSite(d.site).childMemory)
 			if done {

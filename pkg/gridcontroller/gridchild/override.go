@@ -17,8 +17,7 @@ import (
 // HasNode reports whether a site has a node whose labels match.
 type HasNode func(site string, of labels.Selector) bool
 
-// Merge applies a strategic merge patch to the spec of a workload, both decoded, and returns the result. It may change
-// the spec.
+// Merge applies a strategic merge patch to the spec of a workload, which it may change, and returns the result.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
 // Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches.

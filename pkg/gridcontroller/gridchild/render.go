@@ -30,8 +30,7 @@ func SetsReplicas(child *unstructured.Unstructured) bool {
 	return err == nil && found && value != nil
 }
 
-// CheckKey returns an error for an invalid gridUniqKey. Our CRD refuses invalid keys, but a CRD that someone else
-// installed may accept them.
+// CheckKey returns an error for an invalid gridUniqKey, which our CRD refuses, but somebody else's may accept.
 func CheckKey(key string) error {
 	if key == "" {
 		return Errorf(v1.ReasonInvalidKey,
@@ -330,8 +329,7 @@ func newChild(
 	return child, nil
 }
 
-// unreachableTaints are the keys of the taints that a node gets when its kubelet does not report. Both have the effect
-// NoExecute, which evicts pods.
+// unreachableTaints are the keys of the taints that evict pods from a node whose kubelet does not report.
 var unreachableTaints = []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady}
 
 // tolerateUnreachable adds tolerations of these taints to a template that does not mention them. They have no time

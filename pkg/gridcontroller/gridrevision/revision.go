@@ -24,9 +24,8 @@ import (
 const defaultLimit = 10
 
 // Of returns the ControllerRevision of a grid's spec, without a number: the named content, in canonical form, from
-// which the grid's children are made. Replicas are left out, because scaling does not have to be proven. Unused
-// templates of the pool are left out as well, so that the revision does not change when autoDeleteUnusedTemplate
-// removes them.
+// which the grid's children are made. Replicas are left out, because scaling does not have to be proven, and unused
+// templates of the pool, because autoDeleteUnusedTemplate may remove them.
 func Of(kind string, grid v1.Object) (*appsv1.ControllerRevision, error) {
 	spec, _ := v1.Workload(grid)
 	c := &v1.WorkloadGridSpec{
@@ -99,8 +98,7 @@ func Same(a, b *appsv1.ControllerRevision) bool {
 	return content(a) != nil && bytes.Equal(content(a), content(b))
 }
 
-// content returns the canonical form of a ControllerRevision; nil if it cannot be read. The API server may have
-// formatted its JSON differently.
+// content returns a ControllerRevision's JSON in canonical form, unlike the API server's; nil if it cannot be read.
 func content(r *appsv1.ControllerRevision) []byte {
 	data, _ := canonical(json.RawMessage(r.Data.Raw)) // nil with an error
 	return data
@@ -131,8 +129,7 @@ func Spec(r *appsv1.ControllerRevision, spec *v1.WorkloadGridSpec) (*v1.Workload
 	return out, nil
 }
 
-// Restore returns a copy of a grid's spec that restores a ControllerRevision. It keeps templates of the pool that the
-// revision does not have, and all replicas.
+// Restore returns a copy of a grid's spec with a ControllerRevision, other templates of the pool, and all replicas.
 func Restore(r *appsv1.ControllerRevision, spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	out, err := Spec(r, spec)
 	if err != nil {

@@ -145,8 +145,7 @@ func (p *planner) upgrade() {
 	s.ProvenSites = proofs.list()
 }
 
-// newAttempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it. Sites
-// that are silent already are no outage.
+// newAttempt begins an attempt, without proofs, approvals and accepted sites. Sites silent by now are no outage.
 func (p *planner) newAttempt() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
@@ -162,8 +161,7 @@ func (p *planner) complete() {
 	p.status.Passed, p.status.GoesBack, p.status.Phase = []string{allGates}, "", v1.RolloutComplete
 }
 
-// remaining returns the sites for which the rollout waits. Once it is complete, a new site does not have to prove
-// anything.
+// remaining returns the sites for which the rollout waits. Once it is complete, these are no new ones.
 func (p *planner) remaining() (all []*Site) {
 	for wave := range p.waves {
 		m := p.muster(wave)

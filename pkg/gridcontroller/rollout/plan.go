@@ -70,13 +70,11 @@ type Input struct {
 	Revision string
 	Deadline time.Duration
 	Sites    []Site
-	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were last written.
-	// Gone: only the name of Current is left.
+	// Current, Update and Status are in the status that was last written. Gone: only the name of Current is left.
 	Current, Update string
 	Gone            bool
 	Status          *v1.RolloutStatus
-	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all sites get
-	// without waves; empty for none.
+	// Approved and Resumed are annotations of the grid. AtOnce is the revision that all sites get without waves.
 	Approved, Resumed, AtOnce string
 	// Now is the time, and Leap how far the clock was set since this process began.
 	Now  time.Time
@@ -96,8 +94,7 @@ type Heard struct {
 
 // Plan is what the controller has to do and to write. Sites get a new revision once the written status lists them.
 type Plan struct {
-	// Revisions are those that the sites should have. Sites that are not in it are left alone. Current is the grid's
-	// new currentRevision.
+	// Revisions are those that sites should have. Others are left alone. Current is the grid's new currentRevision.
 	Revisions map[string]string
 	Current   string
 	Status    *v1.RolloutStatus
@@ -107,8 +104,7 @@ type Plan struct {
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
-	// Known are those of the written and of this plan's status. Gap is for how long no controller followed the rollout
-	// before this plan.
+	// Known are those of the written and of this plan's status. For Gap no controller followed the rollout before.
 	Known []Heard
 	Gap   time.Duration
 }
@@ -176,8 +172,7 @@ func NewPlan(in Input) Plan {
 	return p.plan
 }
 
-// Share returns a number of sites: value, or the default missing if it is nil. A percentage is of that many sites,
-// rounded down.
+// Share returns a number of sites: value, or the default missing. A percentage is of so many sites, rounded down.
 func Share(value *intstr.IntOrString, missing string, of int) int {
 	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
 	sites, _ := intstr.GetScaledValueFromIntOrPercent(value, of, false) // 0 with an error, which our CRD prevents
@@ -200,8 +195,7 @@ func (p *planner) maxSilent(wave int) int {
 // has reports whether the revision was applied to a site's workload.
 func (p *planner) has(u *Site) bool { return u.Exists && u.Revision == p.Revision }
 
-// proven reports whether a site has proven the revision, with this workload. A revision that runs everywhere is proven
-// on all sites that are not listed.
+// proven reports whether a site has proven the revision, with this workload, or the revision runs everywhere.
 func (p *planner) proven(u *Site) bool {
 	return p.has(u) && !u.Drifted && p.listed[u.Name] == nil && (p.proofs.has(u) || p.runsEverywhere())
 }

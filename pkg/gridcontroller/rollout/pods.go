@@ -14,8 +14,7 @@ import (
 const (
 	// mostPods is the largest number of pods of a site that are compared to find an interruption.
 	mostPods = 10
-	// podMark and containersMark are the lengths of the two parts of a mark: the hash of a pod's UID, and the hash of
-	// its containers.
+	// podMark and containersMark are the lengths of the parts of a mark: the hashes of a pod's UID and its containers.
 	podMark, containersMark = 6, 4
 )
 
@@ -24,10 +23,9 @@ type Pods struct {
 	At time.Time
 	// Acknowledged: a kubelet has seen a pod of the newest template.
 	Acknowledged bool
-	// Marks identify the ready pods on reachable nodes: each has a hash of the pod's UID and one of its containers'
-	// IDs. Unready are the marks of the other pods there, without those that are being deleted. Current is how many of
-	// the ready ones have the newest template, if the workload's pods show that, and Lacking how many reachable nodes
-	// want a pod and have none of those.
+	// Marks identify the ready pods on reachable nodes, Unready the other ones there, without those that are being
+	// deleted. Current is how many of the ready ones have the newest template, if the workload's pods show that, and
+	// Lacking how many reachable nodes want a pod and have none of those.
 	Marks, Unready   []string
 	Current, Lacking int
 	// Silent are the marks of the pods on silent nodes, Missing how many of them are not ready.

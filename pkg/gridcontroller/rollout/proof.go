@@ -330,9 +330,8 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	}
 }
 
-// soaked reports whether the pods of a site have been ready without interruption for the soak time: the pods of its
-// beginning are still there, with the same containers, and ready. Without a soak time the pods only need to be ready
-// once.
+// soaked reports whether the pods of a site have been ready for the soak time: those of its beginning are still there,
+// with the same containers, and ready. Without a soak time the pods only need to be ready once.
 func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	ready := p.ready(u)
 	if soak == 0 {
@@ -392,9 +391,8 @@ func CheckHash(check *v1.Check) string {
 	return hashOf(string(check.Template.Raw)+"\n"+strconv.Itoa(int(ptr.Deref(check.DeadlineSeconds, CheckSeconds))), 10)
 }
 
-// check runs a site's check when its pods are ready, and returns why it has failed; empty if it has not. A disrupted
-// run is repeated within the deadline. A site that has failed for another reason has no deadline any more, and has a
-// checkTime only if its check has failed too.
+// check runs a site's check when its pods are ready, and returns why it has failed, if it has. A disrupted run is
+// repeated within the deadline. A site that has failed otherwise has a checkTime only if its check has failed too.
 func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 	if check == nil {
 		return ""

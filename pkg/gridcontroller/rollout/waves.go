@@ -170,8 +170,7 @@ func (p *planner) start(wave int) {
 	}
 }
 
-// mayBegin reports whether a site lacks the revision and can get it. If the current revision is the same, which is
-// proven, a site without a workload gets that.
+// mayBegin reports whether a site lacks the revision and can get it. One without a workload gets a proven one at once.
 func (p *planner) mayBegin(u *Site) bool {
 	return !p.has(u) && !u.Held && !p.silent(u) && (u.Exists || p.plan.Current != p.Revision)
 }

@@ -92,21 +92,18 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 		state.Phase, state.Reason, state.Message = v1.SiteStalled, stuck.Reason, stuck.Message
 	case !now.Before(over):
 		state.Phase, state.Reason = v1.SiteStalled, v1.ReasonProgressDeadlineExceeded
-		state.Message = fmt.Sprintf("no progress for %s; %s", deadline, p.describeLack(state, live, silent))
+		state.Message = fmt.Sprintf("no progress for %s; %s", deadline, p.describeLack(state, live))
 	default:
 		p.lookAgain(over)
 	}
 }
 
-// describeLack is what a site without progress has and lacks. silent is how many of its nodes are silent.
-func (p *pass) describeLack(state *v1.SiteState, live *child, silent int) string {
+// describeLack is what a site without progress has and lacks.
+func (p *pass) describeLack(state *v1.SiteState, live *child) string {
 	text := fmt.Sprintf("%d of %d pods are ready, %d updated", state.ReadyReplicas, state.Replicas,
 		state.UpdatedReplicas)
 	if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
 		text += "; the template fits no node of the site"
-	}
-	if p.Kind == v1.DaemonSetGridKind.Kind && silent > 0 { // pods remain there
-		text += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 	}
 	if live != nil && live.progress.stranded > 0 {
 		text += "; a pod that is not ready keeps the template of an earlier attempt until somebody deletes it, " +

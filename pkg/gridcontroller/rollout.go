@@ -259,24 +259,20 @@ func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (o
 	if live == nil { // it was made a moment ago
 		return nil, nil
 	}
-	var nodes []string
+	looks := map[string]fields.Selector{}
 	for _, node := range p.sites[site].nodes {
-		nodes = append(nodes, node.Name)
+		looks[node.Name] = fields.OneTermEqualSelector("spec.nodeName", node.Name)
 	}
 	if unscheduled {
-		nodes = append(nodes, "")
+		looks[""] = fields.OneTermEqualSelector("spec.nodeName", "")
 	}
-	looks := []fields.Selector{fields.Everything()}
-	if len(nodes) <= nodesEach {
-		looks = looks[:0]
-		for _, node := range nodes {
-			looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node))
-		}
+	nodes := looks
+	if len(nodes) > nodesEach {
+		looks = map[string]fields.Selector{"": fields.Everything()}
 	}
 	for _, look := range looks {
 		err := pages.Each(ctx, p.live, &corev1.PodList{}, func(pod *corev1.Pod) {
-			if slices.Contains(nodes, pod.Spec.NodeName) &&
-				gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, pod) {
+			if nodes[pod.Spec.NodeName] != nil && gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, pod) {
 				own = append(own, *pod)
 			}
 		}, client.InNamespace(p.owner.Namespace), client.MatchingLabelsSelector{Selector: live.selector},

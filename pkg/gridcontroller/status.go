@@ -354,15 +354,12 @@ func (p *report) describeProblems(they string, failed []string, sites int) strin
 	if len(failed) == 0 {
 		return ""
 	}
-	var order []string
 	with := map[string][]string{}
 	for _, site := range failed {
 		problem := strings.TrimSuffix(p.states[site].Reason+": "+p.states[site].Message, ": ")
-		if _, ok := with[problem]; !ok {
-			order = append(order, problem)
-		}
 		with[problem] = append(with[problem], site)
 	}
+	order := slices.SortedFunc(maps.Keys(with), func(a, b string) int { return cmp.Compare(with[a][0], with[b][0]) })
 	var parts []string
 	rest := len(failed)
 	for _, problem := range order[:min(namedSites, len(order))] {

@@ -3,7 +3,6 @@ package gridcontroller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,8 +110,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 	}
 }
 
-// syncAll syncs children concurrently. Those for which the pass has no time are left to the next one. If another grid
-// has taken a child's name, it gets its alternative name once the cache shows that.
+// syncAll syncs children concurrently. Those for which the pass has no time are left to the next one.
 func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	outcomes := make([]result, len(all))
 	var group errgroup.Group
@@ -128,10 +126,6 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 		}
 		group.Go(func() error { // rendering is not safe for concurrent use
 			outcomes[i] = p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
-			if errors.Is(outcomes[i].err, gridchild.ErrTaken) &&
-				d.name != p.AlternativeChildName(p.owner.Name, d.site) {
-				outcomes[i] = result{again: p.clock.Now().Add(cacheLag)}
-			}
 			return nil
 		})
 	}

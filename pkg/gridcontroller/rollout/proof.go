@@ -74,8 +74,7 @@ func (p *planner) followSite(u *Site) {
 		return
 	}
 	of = p.startAnew(u, of)
-	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld) // it must not get the revision
-	p.stopClocks(of, p.silent(u) || u.Held || p.outage != "" || waits || u.Unread)
+	p.stopClocks(of, p.mustWait(u))
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -96,6 +95,12 @@ func (p *planner) followSite(u *Site) {
 	case p.outage == "":
 		p.prove(u, of)
 	}
+}
+
+// mustWait reports whether no deadline of a site may come nearer: it is not heard, or must not get the revision now.
+func (p *planner) mustWait(u *Site) bool {
+	kept := p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld
+	return p.silent(u) || u.Held || p.outage != "" || u.Unread || !p.has(u) && kept
 }
 
 // startAnew returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the former

@@ -10,18 +10,19 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+// fails reports whether a site has failed with the revision and was not accepted.
+func (p *planner) fails(u *Site) bool {
+	state := p.state(u)
+	return !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u)))
+}
+
 // judge decides whether the rollout has to halt, or may continue.
 func (p *planner) judge() {
 	if p.status.GoesBack == undone {
 		p.goOn()
 		return
 	}
-	var failing []*Site
-	for _, u := range p.all {
-		if state := p.state(u); !p.leftOut(u) && (state == v1.RolloutSiteFailed || state == "" && p.broken(u)) {
-			failing = append(failing, u)
-		}
-	}
+	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool { return !p.fails(u) })
 	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
 		failing = p.resume(failing)
 	}

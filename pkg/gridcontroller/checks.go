@@ -25,9 +25,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
-// keepFailedSeconds is how long the Job of a failed check is kept, for its logs.
-const keepFailedSeconds = 24 * 60 * 60
-
 // checkName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
 func (p *assigned) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
 	live := cmp.Or(p.child(site), &child{})
@@ -140,11 +137,8 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	pod, own := &spec.Template, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site}
 	pod.Labels = labels.Merge(pod.Labels, own)
 	template, err := p.current.Of(site)
-	if err != nil {
-		return err
-	}
-	selector, workload, err := gridchild.ReadPods(template)
-	if err != nil {
+	selector, workload, unreadable := gridchild.ReadPods(template)
+	if err = cmp.Or(err, unreadable); err != nil {
 		return err
 	}
 	if err := p.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
@@ -159,7 +153,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	}
 	seconds := int64(ptr.Deref(check.DeadlineSeconds, rollout.CheckSeconds))
 	spec.ActiveDeadlineSeconds = new(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
-	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
+	spec.TTLSecondsAfterFinished = ptr.To[int32](24 * 60 * 60) // a failed one is kept for its logs
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
 	by := metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind))
 	job := &batchv1.Job{Spec: spec, ObjectMeta: metav1.ObjectMeta{

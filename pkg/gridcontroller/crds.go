@@ -23,9 +23,6 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// crdPause is the pause between two checks of a CRD that is not ready yet.
-const crdPause = time.Second
-
 // ensureCRDs waits until the API server serves the grids. If the controller manages CRDs, it installs and replaces them
 // before that, because writes would lose fields that an older CRD does not have. Replicas of two versions do not undo
 // each other's work, because the version of a CRD never goes down. It tries again until it succeeds, and returns an
@@ -38,7 +35,7 @@ func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 			return err
 		}
 		logged := ""
-		err = wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
+		err = wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 			var err error
 			if c.ManageCRDs {
 				err = installCRD(ctx, api, crd)

@@ -46,11 +46,8 @@ func ExistingOf(u *unstructured.Unstructured) *Existing {
 // child can change its labels. known returns the object of a name; nil if there is none.
 func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names {
 	n := &Names{
-		BySite:      make(map[string]string, len(sites)),
-		Sites:       make(map[string]string, len(sites)),
-		Clashes:     map[string]error{},
-		SelectsSite: make(map[string]bool, len(sites)),
-		owner:       o,
+		BySite: map[string]string{}, Sites: map[string]string{}, Clashes: map[string]error{},
+		SelectsSite: map[string]bool{}, owner: o,
 	}
 	isOurs := func(name string) bool { // it is a child, or may be adopted
 		object := known(name)
@@ -90,11 +87,8 @@ func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names 
 // Child renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
 // rollout the child has the revision of its templates in an annotation.
 func (n *Names) Child(site string, from, now *Templates) (*unstructured.Unstructured, error) {
-	if err := n.Clashes[site]; err != nil {
-		return nil, err
-	}
 	template, err := from.Of(site)
-	if err != nil {
+	if err = cmp.Or(n.Clashes[site], err); err != nil {
 		return nil, err
 	}
 	if from != now {

@@ -47,10 +47,7 @@ func (m marks) add(u *Site) { m[hashOf(u.Name, nameMark)] = hashOf(u.UID, uidMar
 // has reports whether a site is in the set with this workload. named reports whether a site of this name is in it.
 func (m marks) has(u *Site) bool { return m[hashOf(u.Name, nameMark)] == hashOf(u.UID, uidMark) }
 
-func (m marks) named(site string) bool {
-	_, ok := m[hashOf(site, nameMark)]
-	return ok
-}
+func (m marks) named(site string) bool { return m[hashOf(site, nameMark)] != "" }
 
 func (m marks) list() []string {
 	all := make([]string, 0, len(m))

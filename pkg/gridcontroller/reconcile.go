@@ -91,10 +91,10 @@ type gridMemory struct {
 	// told is the last failure of the grid as a whole for which there was an event.
 	told gridchild.Error
 	// writtenAt is when the status was last written, writtenVersion the resource version of the grid that this made.
-	// The cache has to show that by seenUntil. largest is how many bytes of states the status may have.
-	writtenAt, seenUntil time.Time
-	writtenVersion       string
-	largest              int
+	// largest is how many bytes of states the status may have.
+	writtenAt      time.Time
+	writtenVersion string
+	largest        int
 }
 
 // siteMemory is the memory of a site between reconciliations.
@@ -148,12 +148,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	known, _ := r.grids.Load(name)
 	m, ok := known.(*gridMemory)
 	if !ok || m.uid != grid.GetUID() { // the memory is that of a former grid of the name
-		live := r.New() // the cache may be older than the last actions of the former controller
+		live := r.New()
 		if err := r.live.Get(ctx, name, live); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
+		if older(grid.GetResourceVersion(), live.GetResourceVersion()) { // than the former controller's last actions
+			return reconcile.Result{RequeueAfter: burst}, nil
+		}
 		m = newMemory(grid)
-		m.writtenVersion, m.seenUntil = live.GetResourceVersion(), r.clock.Now().Add(cacheLag)
 		r.grids.Store(name, m)
 	}
 	owner := gridchild.OwnerOf(r.GridKind, grid)
@@ -173,7 +175,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // isAhead reports whether the caches do not show yet what this controller has written. It waits for that, but not long.
 func (r *reconciler) isAhead(ctx context.Context, grid v1.Object, o *gridchild.Owner, m *gridMemory) bool {
 	now := r.clock.Now()
-	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.seenUntil) {
+	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.writtenAt.Add(cacheLag)) {
 		return true
 	}
 	for _, of := range m.sites {

@@ -295,7 +295,7 @@ func (r *reconciler) writeStatus(
 			client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case err == nil:
-			m.writtenVersion, m.seenUntil = changed.GetResourceVersion(), now.Add(cacheLag)
+			m.writtenVersion = changed.GetResourceVersion()
 		case apierrors.IsNotFound(err):
 		case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
 			again = sooner(again, now.Add(statusPause))

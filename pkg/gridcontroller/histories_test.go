@@ -854,3 +854,23 @@ func TestDaemonSetOfSomeSites(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartWithAStaleCache: the cache of a controller that has just started does not have the last changes of a grid.
+func TestRestartWithAStaleCache(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.pass(grid)
+	before := grid.DeepCopy()
+	f.template(grid, other)
+	f.pass(grid)
+	f.took()
+	f.restart()
+	f.reconcilers["DeploymentGrid"].cache = &former{f.client, before}
+	for range 3 {
+		f.step(time.Minute)
+		if again := f.reconcile(grid); again != burst {
+			t.Errorf("asks to be called again after %s", again)
+		}
+	}
+	f.expectTook()
+	f.expectImages("demo", map[string]string{"east": "two"})
+}

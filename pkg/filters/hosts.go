@@ -61,7 +61,7 @@ func (h Hosts) Contain(hostport string) bool {
 }
 
 // WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to
-// the loopback has the same origin as the wrapper for the browser, so it could read every answer. But its requests name
+// the loopback has the same origin as the server for the browser, so it could read every answer. But its requests name
 // the page's host. HTTP/1.0 requests without a host are also refused.
 func WithHosts(hosts Hosts) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -69,8 +69,8 @@ func WithHosts(hosts Hosts) Filter {
 		case r.URL.User != nil:
 			refuse(w, r, "a user name in the request's URL")
 		case !hosts.Contain(r.Host):
-			refuse(w, r, "the host %q, which is neither of the loopback nor one of --allowed-hosts. Ask "+
-				"http://localhost%s, or start the wrapper with --allowed-hosts=NAME", short(r.Host), localPort(r))
+			refuse(w, r, "the host %q, which is neither of the loopback nor allowed (--allowed-hosts=NAME of the "+
+				"wrapper). Ask http://localhost%s", short(r.Host), localPort(r))
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -95,7 +95,7 @@ func refuse(w http.ResponseWriter, r *http.Request, format string, args ...any) 
 	with := fmt.Sprintf(format, args...)
 	klog.FromContext(r.Context()).V(2).Info("Refusing a request",
 		"method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
-	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with %s", with))
+	serve.WriteError(w, r, forbidden("not answering a request with %s", with))
 }
 
 // forbidden returns a 403 with a message of the wrapper's own.

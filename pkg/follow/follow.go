@@ -83,10 +83,12 @@ type Options struct {
 	// outage lasts until all of them have caught up.
 	Optional bool
 	// Stream, if set, replaces lists and watches: it follows one stream to its end, and calls stepped with the version
-	// of every applied step. If it returns nil, the next stream begins at once. The Sink is not used. Silence is how
+	// of every applied step. If it returns nil, the next stream begins after Every. The Sink is not used. Silence is how
 	// long a response may be silent.
 	Stream  func(ctx context.Context, stepped func(version string)) error
 	Silence time.Duration
+	// Every is the pause after a Stream that has returned nil; Group.Retry ends it.
+	Every time.Duration
 	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
 	// used. See Group.NodeWitness.
 	Witness func(context.Context) error

@@ -215,12 +215,25 @@ func (g *Group) stop(s *Source) {
 	s.confirmed = time.Time{}
 }
 
-// Remove stops a source, and forgets it. The source must not be used afterwards.
-func (g *Group) Remove(s *Source) {
+// Remove stops the source, and the Group forgets it. It must not be used afterwards.
+func (s *Source) Remove() {
+	g := s.group
 	g.stop(s)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
+}
+
+// rest waits for some time, or until Retry.
+func (g *Group) rest(ctx context.Context, pause time.Duration) {
+	g.mu.Lock()
+	retried := g.retried
+	g.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-retried:
+	case <-time.After(pause):
+	}
 }
 
 // Retry makes all waiting sources try again at once, for example with new credentials.

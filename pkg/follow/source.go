@@ -220,10 +220,13 @@ func (s *Source) run(ctx context.Context) {
 	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
 	for ctx.Err() == nil {
-		if err := s.attempt(ctx); err != nil && ctx.Err() == nil {
+		switch err := s.attempt(ctx); {
+		case err != nil && ctx.Err() == nil:
 			s.broken = true
 			s.noteFailure(ctx, err)
 			s.group.pause(ctx, s, err)
+		case s.options.Every > 0:
+			s.group.rest(ctx, s.options.Every)
 		}
 	}
 }

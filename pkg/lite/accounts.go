@@ -220,7 +220,11 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 		}
 		s.link.OnBack(apiclient.Spread, s.follower.groups[account].Retry)
 	}
-	s.follower.asAny, err = apiFor(as(""))
+	asAny, err := apiFor(as(""))
+	if err != nil {
+		return err
+	}
+	_, err = s.follower.poll(fetched, follow.Options{Name: "keys", Every: againInterval}, s.store.refreshKeys(asAny))
 	return err
 }
 
@@ -228,8 +232,10 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 // kube-apiserver lets it read them.
 func (f *follower) addAccounts(ctx context.Context, wanted needs, known map[scope]time.Time) {
 	here, read := map[string]bool{}, []scope{}
-	for request := range wanted.tokens {
-		here[request.account()] = here[request.account()] || request.Audience == ""
+	for id := range wanted {
+		if request, ok := id.(tokenRequest); ok && request.Audience == "" {
+			here[request.account()] = true
+		}
 	}
 	for in := range known {
 		account := in.kind.account
@@ -249,8 +255,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known map[scop
 			left[account] = new(accountBytes)
 		}
 		if count[account] <= accountScopes {
-			needed := needs{scopes: map[scope]bool{in: true}}
-			candidates = append(candidates, candidate{needed, in, []*int{left[account], leftOfAll}})
+			candidates = append(candidates, candidate{needs{in: true}, in, []*int{left[account], leftOfAll}})
 		}
 	}
 	f.store.keep(wanted, candidates)

@@ -476,12 +476,12 @@ func TestBytesOfAccountsAreBounded(t *testing.T) {
 
 func testBytesOfAccounts(t *testing.T, readers, all int) {
 	t.Helper()
-	s, wanted := newStore("node0"), needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{}}
+	s, wanted := newStore("node0"), needs{}
 	var accounts []types.NamespacedName
 	for i := range readers {
 		account := types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("reader-", i)}
 		accounts = append(accounts, account)
-		wanted.tokens[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = struct{}{}
+		wanted[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = true
 	}
 	s.allow(accounts)
 	const small, large = 10 << 10, 3 << 20
@@ -500,10 +500,14 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 			})
 		}
 	}
-	f := &follower{store: s, sources: map[scope]*follow.Source{}}
+	f := &follower{store: s, sources: map[any]*follow.Source{}}
 	f.addAccounts(t.Context(), wanted, s.scopes())
 	bytes, count := map[string]int{}, 0
-	for in := range wanted.scopes {
+	for id := range wanted {
+		in, ok := id.(scope)
+		if !ok {
+			continue
+		}
 		size := s.sets[in].size()
 		bytes[in.kind.account] += size
 		bytes["all"] += size
@@ -523,7 +527,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
 	for in := range s.scopes() {
-		if s.noteScope(in, time.Now()); wanted.scopes[in] != (s.heavy[in].size == 0) {
+		if s.noteScope(in, time.Now()); wanted[in] != (s.heavy[in].size == 0) {
 			t.Errorf("%v is kept, or said again", in)
 		}
 	}
@@ -535,17 +539,17 @@ func TestTooLargeForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore("node0")
 		s.allow([]types.NamespacedName{{Namespace: "kube-system", Name: "coredns"}})
-		f := &follower{store: s, sources: map[scope]*follow.Source{}}
+		f := &follower{store: s, sources: map[any]*follow.Source{}}
 		in := scope{kind: s.kinds[(&kind{resource: services.resource, account: dnsName}).key()]}
 		token := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns"}
 		// pass reports whether the scope is followed, as follower.update does.
 		pass := func() bool {
-			wanted := needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{token: {}}}
+			wanted := needs{token: true}
 			f.addAccounts(t.Context(), wanted, s.scopes())
-			if !wanted.scopes[in] {
+			if !wanted[in] {
 				s.dropSet(in)
 			}
-			return wanted.scopes[in]
+			return wanted[in]
 		}
 		list := func(size int) {
 			sink{s, in}.At("7", func() {
@@ -594,12 +598,13 @@ func TestLeastRecentlyReadLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore("node0")
 		s.allow([]types.NamespacedName{{Namespace: "kube-system", Name: "coredns"}})
-		f := &follower{store: s, sources: map[scope]*follow.Source{}}
-		wanted := func() map[scope]bool {
-			all := needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{
-				{Namespace: "kube-system", ServiceAccount: "coredns"}: {}}}
+		f := &follower{store: s, sources: map[any]*follow.Source{}}
+		wanted := func() needs {
+			token := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns"}
+			all := needs{token: true}
 			f.addAccounts(t.Context(), all, s.scopes())
-			return all.scopes
+			delete(all, token)
+			return all
 		}
 		read := func(path string) scope {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x"+path, nil)
@@ -775,7 +780,7 @@ func TestReplacedObjectsAreForgotten(t *testing.T) {
 			}
 			return nil
 		})
-		f.server.follower.refetch()
+		f.server.follower.groups["shop/till"].Retry()
 	}
 }
 
@@ -811,7 +816,7 @@ func TestNewKeysOfTheCluster(t *testing.T) {
 	if code, _ := f.ask(token, "/api/v1/services"); code != http.StatusOK {
 		t.Fatalf("got %d", code)
 	}
-	f.server.store.noteNeeds()
+	f.server.follower.groups[fetched].Retry()
 	patience.Until(t, "the new key is known", func() error {
 		_, err := f.server.store.authenticate(token)
 		return err

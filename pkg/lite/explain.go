@@ -62,7 +62,7 @@ func (s *Server) explain() Explanation {
 		}
 	}
 	verified, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
-	left := s.store.keep(newNeeds(), s.store.ofPods(pods))
+	left := s.store.keep(needs{}, s.store.ofPods(pods))
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (hasEnded(pod) && !isShutDown(pod)) {
@@ -89,15 +89,20 @@ func (s *Store) isUnsaved(keys ...string) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { return s.pending[key] != nil })
 }
 
+const unsaved = "%s is not on the disk yet: a restart now would not find it"
+
 // missing returns why a pod would not start now.
 func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) (missing reasons) {
-	const unsaved = "%s is not on the disk yet: a restart now would not find it"
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if s.isUnsaved(objectKey(podsOf(s.node), name)) {
 		missing.add(unsaved, "the pod")
 	}
-	needed := s.needsOf(pod)
-	for in, required := range needed.scopes {
+	for id, required := range s.needsOf(pod) {
+		if request, ok := id.(tokenRequest); ok {
+			s.missingToken(request, &missing)
+			continue
+		}
+		in, _ := id.(scope)
 		what := in.kind.Kind + " " + in.object()
 		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
 		switch _, objects, ok := s.readScope(in); {
@@ -107,20 +112,6 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) (missing reasons) {
 			missing.add("%s does not exist", what)
 		case s.isUnsaved(in.key(keySet), objectKey(in, name)):
 			missing.add(unsaved, what)
-		}
-	}
-	for request := range needed.tokens {
-		whose := "for the audience " + request.Audience
-		if request.Audience == "" {
-			whose = "for the API server"
-		}
-		switch kept, ok := s.token(request); {
-		case !ok:
-			missing.add("it has no token %s", whose)
-		case kept.hasExpired(s.now()):
-			missing.add("the token %s has expired at %s", whose, kept.Until.UTC().Format(time.RFC3339))
-		case s.isUnsaved(tokenKey(request)):
-			missing.add(unsaved, "the token "+whose)
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
@@ -134,6 +125,22 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) (missing reasons) {
 		refuse(pod, node, &missing)
 	}
 	return missing
+}
+
+// missingToken adds why a pod would not get a token.
+func (s *Store) missingToken(request tokenRequest, missing *reasons) {
+	whose := "for the audience " + request.Audience
+	if request.Audience == "" {
+		whose = "for the API server"
+	}
+	switch kept, ok := s.token(request); {
+	case !ok:
+		missing.add("it has no token %s", whose)
+	case kept.hasExpired(s.now()):
+		missing.add("the token %s has expired at %s", whose, kept.Until.UTC().Format(time.RFC3339))
+	case s.isUnsaved(tokenKey(request)):
+		missing.add(unsaved, "the token "+whose)
+	}
 }
 
 // isAttached reports whether the control plane has to attach a volume, or the PersistentVolume of its claim, to the

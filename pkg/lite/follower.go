@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,65 +15,54 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 const (
-	// againInterval is the time between two fetches of objects that cannot be followed, and between two checks of the
-	// tokens.
+	// againInterval is the time between two checks of a token, of the cluster's keys, and of what is followed.
 	againInterval = 30 * time.Second
 	// refetchInterval is how old a fetched object may be.
 	refetchInterval = 10 * time.Minute
 	// refusalPatience is how long kube-apiserver must refuse a list or an object to an account before it is forgotten.
 	// While kube-apiserver starts, it refuses requests that it will allow later.
 	refusalPatience = time.Minute
+	// fetched is the group of what is fetched with the node's credentials.
+	fetched = "fetched"
 )
 
 // follower follows everything that the node needs and that accounts read into a Store.
 type follower struct {
 	store *Store
-	// groups have the node's credentials, under the name "", and those of accounts.
+	// groups have the node's credentials, under the names "" and fetched, and those of accounts.
 	groups map[string]*follow.Group
-	// asAny has the credentials of any account; nil if none is answered.
-	asAny rest.Interface
 	// api has the node's credentials.
 	api rest.Interface
 	// fixed are the sources of objects that a node always needs.
 	fixed []*follow.Source
-
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
-
-	// sources are used by update only, clients by get only.
-	sources map[scope]*follow.Source
-	clients map[*kind]rest.Interface
-	// wanted is the last result of update. tokensDue and fetchDue have a value when it may have changed.
-	wanted              atomic.Pointer[needs]
-	tokensDue, fetchDue chan struct{}
+	// sources has the source of each need. Once Run is called, it is used by update only.
+	sources map[any]*follow.Source
 }
 
 // newFollower makes a follower. config has the node's credentials.
-func newFollower(store *Store, config *rest.Config) (*follower, error) {
-	group, err := follow.NewGroup(config, nil)
-	if err != nil {
-		return nil, err
-	}
-	api, err := apiFor(config)
-	if err != nil {
-		return nil, err
-	}
-	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
-		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
-		sources: map[scope]*follow.Source{}, clients: map[*kind]rest.Interface{}}
-	f.wanted.Store(&needs{})
-	for _, in := range always(store.node) {
-		if in.kind.getOnly {
-			continue
+func newFollower(store *Store, config *rest.Config) (f *follower, err error) {
+	f = &follower{store: store, groups: map[string]*follow.Group{}, patience: refusalPatience,
+		sources: map[any]*follow.Source{}}
+	for _, name := range []string{"", fetched} {
+		if f.groups[name], err = follow.NewGroup(config, nil); err != nil {
+			return nil, err
 		}
+	}
+	if f.api, err = apiFor(config); err != nil {
+		return nil, err
+	}
+	for _, in := range always(store.node) {
 		if err := f.follow(in); err != nil {
 			return nil, err
 		}
-		f.fixed = append(f.fixed, f.sources[in])
+		if !in.kind.getOnly {
+			f.fixed = append(f.fixed, f.sources[in])
+		}
 	}
 	return f, nil
 }
@@ -102,60 +90,74 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-func (f *follower) follow(in scope) error {
-	source, err := f.groups[in.kind.account].Add(follow.Options{
-		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
-		FieldSelector: in.fields,
-		Sink:          sink{f.store, in},
-	})
-	if err != nil {
+// follow follows a scope, or keeps a token.
+func (f *follower) follow(id any) (err error) {
+	if request, ok := id.(tokenRequest); ok {
+		f.sources[id], err = f.poll(fetched, follow.Options{Name: "tokens", Every: againInterval},
+			func(ctx context.Context, _ *follow.Source) error { return f.renewToken(ctx, request) })
 		return err
 	}
-	source.StartAt(f.store.versionOf(in))
-	source.Start()
-	f.sources[in] = source
-	return nil
+	in, _ := id.(scope)
+	options := follow.Options{Name: in.kind.Resource, Resource: in.kind.GroupVersionResource}
+	var source *follow.Source
+	if in.kind.getOnly {
+		options.Every = refetchInterval
+		source, err = f.poll(cmp.Or(in.kind.account, fetched), options,
+			func(ctx context.Context, s *follow.Source) error { return f.get(ctx, in, s.Request(in.kind.Resource)) })
+	} else {
+		options.Namespace, options.FieldSelector, options.Sink = in.namespace, in.fields, sink{f.store, in}
+		if source, err = f.groups[in.kind.account].Add(options); err == nil {
+			source.StartAt(f.store.versionOf(in))
+			source.Start()
+		}
+	}
+	if err == nil {
+		f.sources[id] = source
+	}
+	return err
+}
+
+// poll starts a source that fetches what cannot be followed.
+func (f *follower) poll(
+	group string, options follow.Options, fetch func(context.Context, *follow.Source) error,
+) (source *follow.Source, err error) {
+	options.Optional = true
+	options.Stream = func(ctx context.Context, stepped func(string)) error {
+		err := fetch(ctx, source)
+		if err == nil {
+			stepped("")
+		}
+		return err
+	}
+	if source, err = f.groups[group].Add(options); err == nil {
+		source.Start()
+	}
+	return source, err
 }
 
 // Run follows until ctx is done.
 func (f *follower) Run(ctx context.Context) {
-	for in, source := range f.sources {
-		source.StartAt(f.store.versionOf(in)) // kept objects are at least as new
+	for id, source := range f.sources {
+		if in, ok := id.(scope); ok {
+			source.StartAt(f.store.versionOf(in)) // kept objects are at least as new
+		}
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, group := range f.groups {
 		wg.Go(func() { group.Run(ctx) })
 	}
-	// Each waits for a slow API server, but not for the others.
-	wg.Go(func() { repeat(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
-	wg.Go(func() { repeat(ctx, f.fetchDue, f.fetch) })
-	repeat(ctx, f.store.needed, f.update)
-}
-
-// repeat calls things at once, whenever they are due, and from time to time, until ctx is done.
-func repeat(ctx context.Context, due <-chan struct{}, things ...func(context.Context)) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
-		for _, do := range things {
-			do(ctx)
-		}
+		f.update(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-due:
+		case <-f.store.needed:
 		}
 	}
-}
-
-// refetch makes all objects be fetched again that cannot be followed: kube-apiserver was away.
-func (f *follower) refetch() {
-	f.store.mu.Lock()
-	defer f.store.mu.Unlock()
-	f.store.outdated = time.Now()
-	wake(f.fetchDue)
 }
 
 // update follows exactly the objects that the node's pods name and that accounts read.
@@ -169,70 +171,33 @@ func (f *follower) update(ctx context.Context) {
 		logger.Error(err, "Cannot read what a pod needs")
 		return // do not drop anything because of an error
 	}
-	wanted := newNeeds()
+	wanted := needs{}
 	f.store.keep(wanted, f.store.ofPods(pods))
 	for _, in := range always(f.store.node) {
-		wanted.scopes[in] = true
+		wanted[in] = true
 	}
 	known := f.store.scopes() // later reads of accounts are left to the next update
 	f.addAccounts(ctx, wanted, known)
-	for in := range wanted.scopes {
-		if _, ok := f.sources[in]; ok || in.kind.getOnly {
+	for id := range wanted {
+		if _, ok := f.sources[id]; ok {
 			continue
 		}
-		if err := f.follow(in); err != nil {
-			logger.Error(err, "Cannot follow what a pod names", "resource", in.kind.Resource, "object", in.object())
+		if err := f.follow(id); err != nil {
+			logger.Error(err, "Cannot follow what a pod names", "need", id)
 		}
 	}
-	for in, source := range f.sources {
-		if _, ok := wanted.scopes[in]; !ok {
-			f.groups[in.kind.account].Remove(source)
-			delete(f.sources, in)
+	for id, source := range f.sources {
+		if _, ok := wanted[id]; !ok {
+			source.Remove()
+			delete(f.sources, id)
 		}
 	}
 	for in := range known { // no pod names it, and no account may read it any longer
-		if _, ok := wanted.scopes[in]; !ok {
+		if _, ok := wanted[in]; !ok {
 			f.store.dropSet(in)
 		}
 	}
-	f.store.dropTokens(wanted.tokens)
-	f.wanted.Store(&wanted)
-	wake(f.tokensDue)
-	wake(f.fetchDue)
-}
-
-// fetch gets the objects that a node may get, but not follow.
-func (f *follower) fetch(ctx context.Context) {
-	for in := range f.wanted.Load().scopes {
-		if !in.kind.getOnly || f.store.isFresh(in) {
-			continue
-		}
-		began := time.Now()
-		if err := f.get(ctx, in); err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
-				"object", in.object(), "err", err)
-			if in.kind.account != "" && (isNotFound(err, in.object()) || f.isRefused(in, err)) {
-				f.store.dropSet(in)
-			}
-			continue
-		}
-		f.store.noteFetched(in, began)
-	}
-}
-
-func (s *Store) isFresh(in scope) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	set := s.sets[in]
-	return set != nil && time.Since(set.fetched) < refetchInterval && set.fetched.After(s.outdated)
-}
-
-func (s *Store) noteFetched(in scope, began time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if set := s.sets[in]; set != nil {
-		set.fetched, set.refused = began, time.Time{}
-	}
+	f.store.dropTokens(wanted)
 }
 
 // isRefused reports whether a scope must no longer be kept for an account, because kube-apiserver has forbidden it for
@@ -254,18 +219,15 @@ func (f *follower) isRefused(in scope, err error) bool {
 	return time.Since(set.refused) >= f.patience
 }
 
-func (f *follower) get(ctx context.Context, in scope) error {
-	if f.clients[in.kind] == nil {
-		client, err := f.groups[in.kind.account].Client(in.kind.GroupVersion(), apiclient.SilenceIn)
-		if err != nil {
-			return err
-		}
-		f.clients[in.kind] = client
-	}
-	got, err := f.clients[in.kind].Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
-		Name(in.object()).MaxRetries(0).Do(ctx).Get()
+// get gets an object that may be got, but not followed.
+func (f *follower) get(ctx context.Context, in scope, request *rest.Request) error {
+	got, err := request.NamespaceIfScoped(in.namespace, in.namespace != "").Name(in.object()).Do(ctx).Get()
 	to := sink{f.store, in}
-	if isNotFound(err, in.object()) {
+	switch notFound := isNotFound(err, in.object()); {
+	case notFound && in.kind.account != "":
+		f.store.dropSet(in)
+		f.store.noteNeeds()
+	case notFound:
 		// The answer has no version. That of the pods is one that kube-apiserver had reached.
 		to.At(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
 	}

@@ -11,7 +11,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/follow"
 )
 
 const (
@@ -132,28 +134,29 @@ func (s *Store) useKeys(encoded []byte) error {
 	return nil
 }
 
-// refreshKeys reads the cluster's keys from time to time. Every ServiceAccount may read them (the ClusterRole
-// system:service-account-issuer-discovery), but the node may not.
-func (f *follower) refreshKeys(ctx context.Context) {
-	f.store.mu.Lock()
-	fresh := time.Since(f.store.keysAt) < refetchInterval
-	f.store.mu.Unlock()
-	if fresh || f.asAny == nil {
-		return
-	}
-	encoded, err := f.asAny.Get().Timeout(tokenTimeout).MaxRetries(0).AbsPath("/openid/v1/jwks").DoRaw(ctx)
-	f.store.mu.Lock()
-	defer f.store.mu.Unlock()
-	before := f.store.encodedKeys
-	if err == nil {
-		err = f.store.useKeys(encoded)
-	}
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot read the cluster's keys, trying again", "err", err)
-		return
-	}
-	f.store.keysAt = time.Now()
-	if string(before) != string(encoded) {
-		f.store.recordValue(keyKeys, encoded)
+// refreshKeys returns a function that reads the cluster's keys from time to time, with the credentials of any account.
+// Every ServiceAccount may read them (the ClusterRole system:service-account-issuer-discovery), but the node may not.
+func (s *Store) refreshKeys(asAny rest.Interface) func(context.Context, *follow.Source) error {
+	return func(ctx context.Context, _ *follow.Source) error {
+		s.mu.Lock()
+		fresh := time.Since(s.keysAt) < refetchInterval
+		s.mu.Unlock()
+		if fresh {
+			return nil
+		}
+		encoded, err := asAny.Get().Timeout(tokenTimeout).MaxRetries(0).AbsPath("/openid/v1/jwks").DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		before := s.encodedKeys
+		if err := s.useKeys(encoded); err != nil {
+			return err
+		}
+		if s.keysAt = time.Now(); string(before) != string(encoded) {
+			s.recordValue(keyKeys, encoded)
+		}
+		return nil
 	}
 }

@@ -44,7 +44,7 @@ func TestMemoryOfAList(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStore("node0")
-	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[scope]*follow.Source{}}
+	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[any]*follow.Source{}}
 	in := scope{kind: services}
 	if err := f.follow(in); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := kept(nil)
-	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[scope]*follow.Source{}}
+	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[any]*follow.Source{}}
 	for _, in := range always("node0") {
 		f.sources[in] = nil // these are there
 	}
@@ -142,7 +142,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		t.Fatal(pods, err)
 	}
 	for _, pod := range pods {
-		if count := len(s.needsOf(pod).scopes); count > podsBytes/namedBytes+1 {
+		if count := len(s.needsOf(pod)); count > podsBytes/namedBytes+1 {
 			t.Errorf("of pod %s %d needs are listed, which are left out", pod.Name, count)
 		}
 	}

@@ -37,19 +37,15 @@ const (
 	heavyPause = 15 * time.Minute
 )
 
-type needs struct {
-	// scopes are true if a pod does not start without them.
-	scopes map[scope]bool
-	tokens map[tokenRequest]struct{}
-}
-
-func newNeeds() needs { return needs{map[scope]bool{}, map[tokenRequest]struct{}{}} }
+// needs are the scopes and tokenRequests that pods, or accounts, need. They are true if a pod does not start without
+// them.
+type needs map[any]bool
 
 // needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name. A pod
 // that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are
 // returned.
 func (s *Store) needsOf(pod *corev1.Pod) needs {
-	of := newNeeds()
+	of := needs{}
 	if !hasEnded(pod) {
 		referrer{of, s, pod}.add()
 	}
@@ -109,27 +105,22 @@ func (s *Store) keep(all needs, candidates []candidate) (left map[any]int) {
 			*budget -= bytes
 		}
 		delete(s.heavy, of.id)
-		for in, required := range of.scopes {
-			all.scopes[in] = all.scopes[in] || required
+		for id, required := range of.needs {
+			all[id] = all[id] || required
 		}
-		maps.Copy(all.tokens, of.tokens)
 	}
 	return left
 }
 
 // more returns how many bytes needs take that are not among all. The caller holds the lock.
 func (s *Store) more(all, of needs) (bytes int) {
-	for in := range of.scopes {
-		if _, there := all.scopes[in]; there {
+	for id := range of {
+		if _, there := all[id]; there {
 			continue
 		}
-		if bytes += namedBytes; s.sets[in] != nil {
+		bytes += namedBytes
+		if in, ok := id.(scope); ok && s.sets[in] != nil {
 			bytes += s.sets[in].size()
-		}
-	}
-	for request := range of.tokens {
-		if _, there := all.tokens[request]; !there {
-			bytes += namedBytes
 		}
 	}
 	return bytes
@@ -197,15 +188,16 @@ func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
 // optional adds an object, unless the name is empty. If optional is true, the pod starts without it.
 func (r referrer) optional(k *kind, name string, optional *bool) {
 	if name != "" {
-		in := named(k, r.pod.Namespace, name)
-		if _, there := r.scopes[in]; there || !r.isTooMuch() {
-			r.scopes[in] = r.scopes[in] || !ptr.Deref(optional, false)
-		}
+		r.need(named(k, r.pod.Namespace, name), !ptr.Deref(optional, false))
 	}
 }
 
-// isTooMuch reports whether the needs are left out in any case.
-func (n needs) isTooMuch() bool { return (len(n.scopes)+len(n.tokens))*namedBytes > podsBytes }
+// need adds a need, unless the needs are left out in any case.
+func (r referrer) need(id any, required bool) {
+	if _, there := r.needs[id]; there || len(r.needs)*namedBytes <= podsBytes {
+		r.needs[id] = r.needs[id] || required
+	}
+}
 
 func (r referrer) secret(ref *corev1.LocalObjectReference) {
 	r.named(secrets, ptr.Deref(ref, corev1.LocalObjectReference{}).Name)
@@ -248,13 +240,11 @@ func (r referrer) volume(v *corev1.Volume) {
 }
 
 func (r referrer) token(audience string, seconds *int64) {
-	if !r.isTooMuch() {
-		r.tokens[tokenRequest{
-			Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
-			Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,
-			ExpirationSeconds: ptr.Deref(seconds, defaultExpiration),
-		}] = struct{}{}
-	}
+	r.need(tokenRequest{
+		Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
+		Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,
+		ExpirationSeconds: ptr.Deref(seconds, defaultExpiration),
+	}, true)
 }
 
 // claim adds a claim, and the needs of its volume. The Node authorizer of Kubernetes lets a node read the volume's
@@ -265,7 +255,7 @@ func (r referrer) claim(name string) {
 	if claim.Spec.VolumeName == "" {
 		return
 	}
-	r.scopes[named(volumes, "", claim.Spec.VolumeName)] = true
+	r.need(named(volumes, "", claim.Spec.VolumeName), true)
 	csi := ptr.Deref(volume.Spec.CSI, corev1.CSIPersistentVolumeSource{})
 	flex := ptr.Deref(volume.Spec.FlexVolume, corev1.FlexPersistentVolumeSource{})
 	share := ptr.Deref(volume.Spec.AzureFile, corev1.AzureFilePersistentVolumeSource{})
@@ -274,7 +264,7 @@ func (r referrer) claim(name string) {
 		{Name: share.SecretName, Namespace: ptr.Deref(share.SecretNamespace, r.pod.Namespace)},
 	} {
 		if ref != nil && ref.Name != "" {
-			r.scopes[named(secrets, ref.Namespace, ref.Name)] = true
+			r.need(named(secrets, ref.Namespace, ref.Name), true)
 		}
 	}
 	r.driver(csi.Driver)

@@ -153,7 +153,7 @@ func (s *Server) connect() error {
 	}
 	s.link.OnBack(0, s.follower.groups[""].Retry)
 	s.link.OnBack(0, s.store.noteNeeds)
-	s.link.OnBack(apiclient.Spread, s.follower.refetch)
+	s.link.OnBack(apiclient.Spread, s.follower.groups[fetched].Retry)
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
@@ -344,12 +344,5 @@ func (s *Server) healthHandler() http.Handler {
 	if err != nil || !loopback.Contain(s.config.HealthAddress) {
 		return mux
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !loopback.Contain(r.Host) {
-			http.Error(w, "the host is not one of the loopback: ask http://"+s.config.HealthAddress,
-				http.StatusForbidden)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
+	return filters.WithHosts(loopback)(mux)
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/internal/testkit/freeport"
 	"github.com/application-grid/application-grid/internal/testkit/tlstest"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
 )
@@ -614,13 +615,15 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 	defer server.disk.Close()
 	defer server.listener.Close()
 	in := named(volumes, "", "volume")
-	f.must(server.follower.get(t.Context(), in))
+	from, err := server.follower.groups[fetched].Add(follow.Options{Resource: volumes.GroupVersionResource})
+	f.must(err)
+	f.must(server.follower.get(t.Context(), in, from.Request("test")))
 	for _, other := range []string{"PersistentVolume other", "Secret volume"} {
 		kind, name, _ := strings.Cut(other, " ")
 		f.cloud.says("/api/v1/persistentvolumes/volume", metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
 			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "9"}})
-		err := server.follower.get(t.Context(), in)
+		err := server.follower.get(t.Context(), in, from.Request("test"))
 		if version, _, _ := server.store.readScope(in); err == nil || version != 4 {
 			t.Errorf("%s: %v, and the version is %d", other, err, version)
 		}

@@ -54,8 +54,6 @@ type Store struct {
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
 	keysAt      time.Time
-	// outdated is when kube-apiserver was last back: what was fetched before is fetched again.
-	outdated time.Time
 	// needed has a value when the node's pods, or their claims and volumes, have changed, or an account reads something
 	// new.
 	needed chan struct{}
@@ -69,10 +67,8 @@ type set struct {
 	saved bool
 	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
-	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
-	// an account has been refused it.
-	fetched, refused time.Time
-
+	// refused is since when an account has been refused it.
+	refused time.Time
 	// read is when an account last read it, or when the account's last watch of it ends.
 	read time.Time
 }
@@ -669,7 +665,7 @@ func (s *Store) token(request tokenRequest) (token, bool) {
 }
 
 // dropTokens removes the tokens that no pod names any longer.
-func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
+func (s *Store) dropTokens(wanted needs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for request := range s.tokens {

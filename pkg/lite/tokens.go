@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/url"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
 
@@ -20,30 +18,22 @@ const (
 	tokenLimit   = 1 << 20
 )
 
-// renewTokens fetches missing tokens, and renews those that are due. If kube-apiserver does not answer once, the
-// remaining tokens wait for the next call, so that later steps do not wait for each of them.
-func (f *follower) renewTokens(ctx context.Context) {
-	for request := range f.wanted.Load().tokens {
-		kept, ok := f.store.token(request)
-		if ok && !kept.isDue() {
-			continue
-		}
-		fetched, err := f.fetchToken(ctx, request)
-		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot get a token for a pod, trying again",
-				"namespace", request.Namespace, "pod", request.Pod, "err", err)
-			if _, unanswered := errors.AsType[*url.Error](err); unanswered {
-				return
-			}
-			continue
-		}
-		f.store.putToken(request, fetched)
-		if group := f.groups[request.account()]; !ok && group != nil {
-			// The scopes of the account may have waited for it.
-			group.Retry()
-			wake(f.fetchDue)
-		}
+// renewToken fetches a token if it is missing or due.
+func (f *follower) renewToken(ctx context.Context, request tokenRequest) error {
+	kept, ok := f.store.token(request)
+	if ok && !kept.isDue() {
+		return nil
 	}
+	granted, err := f.fetchToken(ctx, request)
+	if err != nil {
+		return err
+	}
+	f.store.putToken(request, granted)
+	if group := f.groups[request.account()]; !ok && group != nil {
+		group.Retry() // the scopes of the account may have waited for it
+		f.groups[fetched].Retry()
+	}
+	return nil
 }
 
 // object returns the request in the form in which the kubelet sends it.
@@ -83,7 +73,7 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	if err != nil {
 		return token{}, err
 	}
-	fetched := time.Now()
+	began := time.Now()
 	answer, err := f.api.Post().Timeout(tokenTimeout).MaxRetries(0).Body(body).
 		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token").DoRaw(ctx)
 	if err != nil {
@@ -100,5 +90,5 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 		return token{}, errors.New("the token is not a JSON web token with the times of its issue and expiry")
 	}
 	return token{Token: granted.Status.Token, Expiration: granted.Status.ExpirationTimestamp.Time,
-		Until: said.Expiry.Time(), Issued: said.IssuedAt.Time(), fetched: fetched}, nil
+		Until: said.Expiry.Time(), Issued: said.IssuedAt.Time(), fetched: began}, nil
 }

@@ -3,7 +3,6 @@ package lite
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -17,28 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
-
-type silence struct{ asked int }
-
-func (s *silence) RoundTrip(*http.Request) (*http.Response, error) {
-	s.asked++
-	return nil, errors.New("no answer in time")
-}
-
-// A link that is silent costs the time of one request for a token, and not that of each.
-func TestOneTokenOverASilentLink(t *testing.T) {
-	link := &silence{}
-	api, err := apiFor(&rest.Config{Host: "https://192.0.2.1", Transport: link})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &follower{store: newStore("edge-1"), api: api}
-	f.wanted.Store(&needs{tokens: map[tokenRequest]struct{}{{Pod: "till-0"}: {}, {Pod: "till-1"}: {}}})
-	f.renewTokens(t.Context())
-	if link.asked != 1 {
-		t.Errorf("%d requests for tokens were made", link.asked)
-	}
-}
 
 type endless struct{}
 
@@ -100,12 +77,12 @@ func TestTokensWithAnyClock(t *testing.T) {
 			}
 			f := &follower{store: newStore("node0"), api: api}
 			request := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns", Pod: "coredns"}
-			wanted := needs{tokens: map[tokenRequest]struct{}{request: {}}}
 			renew := func(times int) int {
 				before := cloud.asked
 				for range times {
-					f.wanted.Store(&wanted)
-					f.renewTokens(t.Context())
+					if err := f.renewToken(t.Context(), request); err != nil {
+						t.Fatal(err)
+					}
 					time.Sleep(time.Second)
 				}
 				return cloud.asked - before

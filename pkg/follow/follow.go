@@ -83,7 +83,7 @@ type Options struct {
 	// outage lasts until all of them have caught up.
 	Optional bool
 	// Stream, if set, replaces lists and watches: it follows one stream to its end, and calls stepped with the version
-	// of every applied step. If it returns nil, the next stream begins after Every. The Sink is not used. Silence is how
+	// of every applied step. The next one begins Every after it has returned nil. The Sink is not used. Silence is how
 	// long a response may be silent.
 	Stream  func(ctx context.Context, stepped func(version string)) error
 	Silence time.Duration

@@ -48,12 +48,16 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	f.names("late", "disk", 10)
 	disk := named(claims, "shop", "disk")
 	patience.Until(t, "the claim of a pod cannot be fetched", func() error {
+		tried := false
 		for _, state := range f.server.follower.groups[fetched].States() {
 			if state.Name == claims.Resource && state.Err != nil {
-				return nil
+				tried = true
 			}
 		}
-		return errors.New("nobody has tried")
+		if !tried {
+			return errors.New("nobody has tried")
+		}
+		return nil
 	})
 	f.cloud.gateway.Store(false)
 	patience.Until(t, "kube-apiserver is back", func() error {

@@ -13,6 +13,7 @@ import (
 	"hash/crc32"
 	"io"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -145,8 +146,8 @@ func (c *chain) isForeign(head []byte, from io.Reader, size int64) bool {
 	return err != nil && !errors.Is(err, ErrKey)
 }
 
-// frame makes the next frame.
-func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
+// frame makes the next frame, of entries that are not larger than one may be.
+func (c *chain) frame(entries []byte, flags byte) []byte {
 	small := entries
 	if compressed := compress(entries); len(compressed) < len(entries) {
 		small, flags = compressed, flags|flagCompressed
@@ -155,15 +156,12 @@ func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
 	if c.seal != nil {
 		body = c.seal.Seal(nil, nil, body, c.place()) //nolint:gosec // it makes its own nonce
 	}
-	if len(body) > maxFrame {
-		return nil, errTooBig
-	}
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(body))) //nolint:gosec // at most maxFrame
 	c.sum = c.checksum(length, body)
 	whole := bytes.Join([][]byte{length, c.sum[:], body}, nil)
 	c.offset += int64(len(whole))
 	c.inflated += int64(len(entries))
-	return whole, nil
+	return whole
 }
 
 func compress(entries []byte) []byte {
@@ -221,10 +219,7 @@ func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], mark func
 	var frame []byte
 	begin := c.offset
 	flush := func(flags byte) error {
-		whole, err := c.frame(frame, flags)
-		if err == nil {
-			_, err = to.Write(whole)
-		}
+		_, err := to.Write(c.frame(frame, flags))
 		frame = frame[:0]
 		return err
 	}
@@ -265,16 +260,13 @@ func (c *chain) read(from *bufio.Reader, size int64) ([]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		for len(entries) > 0 {
-			key, rest, ok := take(entries, 0)
-			if !ok {
+		for left := bytes.NewBuffer(entries); left.Len() > 0; {
+			key, keyErr := take(left, 0)
+			value, err := take(left, 1)
+			if keyErr != nil || err != nil {
 				return nil, errEnd
 			}
-			value, rest, ok := take(rest, 1)
-			if !ok {
-				return nil, errEnd
-			}
-			all, entries = append(all, entry{string(key), value}), rest
+			all = append(all, entry{string(key), value})
 		}
 		if flags&flagEnd != 0 {
 			return all, nil
@@ -284,18 +276,13 @@ func (c *chain) read(from *bufio.Reader, size int64) ([]entry, error) {
 
 // take reads one item whose length is encoded with shift added. The item is nil if the encoded number is less than
 // shift.
-func take(entries []byte, shift uint64) (item, rest []byte, ok bool) {
-	length, n := binary.Uvarint(entries)
-	if n <= 0 {
-		return nil, nil, false
+func take(from *bytes.Buffer, shift uint64) ([]byte, error) {
+	length, err := binary.ReadUvarint(from)
+	if err != nil || length < shift {
+		return nil, err
 	}
-	entries = entries[n:]
-	if length < shift {
-		return nil, entries, true
+	if length -= shift; length > uint64(from.Len()) { //nolint:gosec // never negative
+		return nil, io.ErrUnexpectedEOF
 	}
-	length -= shift
-	if length > uint64(len(entries)) {
-		return nil, nil, false
-	}
-	return entries[:length:length], entries[length:], true
+	return slices.Clip(from.Next(int(length))), nil //nolint:gosec // at most the length of the buffer
 }

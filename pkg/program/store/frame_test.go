@@ -99,10 +99,7 @@ func TestEntryWithoutItsValue(t *testing.T) {
 	var writer chain
 	begin := writer
 	entry := appendEntry(nil, "key", []byte("value"))
-	frame, err := writer.frame(entry[:len("key")+1], flagEnd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	frame := writer.frame(entry[:len("key")+1], flagEnd)
 	if all, err := begin.read(bufio.NewReader(bytes.NewReader(frame)), int64(len(frame))); !errors.Is(err, errEnd) {
 		t.Errorf("read %v, %v", all, err)
 	}

@@ -3,7 +3,6 @@ package lite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,16 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
@@ -153,20 +147,6 @@ func readUntil(r *http.Request) time.Time {
 	return time.Now().Add(timeoutOf(r, longestWatch))
 }
 
-// answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else gets 503: a token
-// that is not known here may be valid, and some clients exit after a 401.
-func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
-	account, err := s.store.authenticate(bearerOf(r))
-	if err != nil {
-		err = apierrors.NewServiceUnavailable("kube-apiserver is away, and the token is not one that is answered " +
-			"without it: " + err.Error())
-		s.metrics.answered(err)
-		serve.WriteError(w, r, err)
-		return
-	}
-	s.answerAway(w, r, account, back)
-}
-
 func bearerOf(r *http.Request) string {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme+" ", bearerPrefix) { // RFC 7235, 2.1
@@ -198,34 +178,6 @@ func (t accountTokens) Token() (*oauth2.Token, error) {
 		return nil, errors.New("the ServiceAccount has no token for a pod of this node")
 	}
 	return &oauth2.Token{AccessToken: newest.Token}, nil
-}
-
-// connectAccounts lets the follower read with the tokens of accounts. config is the node's own configuration.
-func (s *Server) connectAccounts(config *rest.Config) error {
-	if len(s.store.accounts) == 0 {
-		return nil
-	}
-	anonymous, err := s.connection.Transport(rest.AnonymousClientConfig)
-	if err != nil {
-		return err
-	}
-	as := func(account string) *rest.Config {
-		config := rest.CopyConfig(config)
-		config.Transport = transport.TokenSourceWrapTransport(accountTokens{s.store, account})(anonymous)
-		return config
-	}
-	for account := range s.store.accounts {
-		if s.follower.groups[account], err = follow.NewGroup(as(account), nil); err != nil {
-			return err
-		}
-		s.link.OnBack(apiclient.Spread, s.follower.groups[account].Retry)
-	}
-	asAny, err := apiFor(as(""))
-	if err != nil {
-		return err
-	}
-	_, err = s.follower.poll(fetched, follow.Options{Name: "keys", Every: againInterval}, s.store.refreshKeys(asAny))
-	return err
 }
 
 // addAccounts adds the scopes that accounts read, of each the last ones, as long as the node has one of its pods, and
@@ -268,22 +220,15 @@ func (s *Server) reportAccounts(report *health.Report) {
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
+	if len(s.store.keys.Keys) == 0 {
+		report.Note("the cluster's keys are not known yet, so no ServiceAccount is answered without kube-apiserver")
+		return
+	}
 	kept, of := 0, map[string]int{}
-	var large []string
 	for in, set := range s.store.sets {
 		if of[in.kind.account]++; in.kind.account != "" && set.version > 0 {
 			kept++
 		}
-	}
-	for id, heavy := range s.store.heavy {
-		if in, ok := id.(scope); ok {
-			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
-				float64(heavy.size)/(1<<20)))
-		}
-	}
-	if len(s.store.keys.Keys) == 0 {
-		report.Note("the cluster's keys are not known yet, so no ServiceAccount is answered without kube-apiserver")
-		return
 	}
 	report.Note("%d lists and objects are kept for %d ServiceAccounts", kept, len(s.store.accounts))
 	for account := range s.store.accounts {
@@ -291,8 +236,10 @@ func (s *Server) reportAccounts(report *health.Report) {
 			report.Note("%s reads %d different lists and objects, and no more are kept of one", account, of[account])
 		}
 	}
-	if slices.Sort(large); len(large) > 0 {
-		report.Note("%d are too large, and are not kept: %s", len(large),
-			strings.Join(large[:min(len(large), 3)], ", "))
+	for id, heavy := range s.store.heavy {
+		if in, ok := id.(scope); ok {
+			report.Note("%s of %s (%.1f MiB) are too large, and are not kept", in.kind.Resource, in.kind.account,
+				float64(heavy.size)/(1<<20))
+		}
 	}
 }

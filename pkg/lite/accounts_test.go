@@ -816,7 +816,7 @@ func TestNewKeysOfTheCluster(t *testing.T) {
 	if code, _ := f.ask(token, "/api/v1/services"); code != http.StatusOK {
 		t.Fatalf("got %d", code)
 	}
-	f.server.follower.groups[fetched].Retry()
+	f.server.follower.groups[byName].Retry()
 	patience.Until(t, "the new key is known", func() error {
 		_, err := f.server.store.authenticate(token)
 		return err

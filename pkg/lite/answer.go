@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,10 +30,9 @@ func unknownAnswer(r *http.Request) error {
 }
 
 // answerAway answers the kubelet, or the ServiceAccount of this name, while kube-apiserver is away, until back is
-// closed.
-func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) {
-	err := s.checkAge()
-	if err != nil {
+// closed; or with an error if there is one.
+func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account string, err error, back <-chan struct{}) {
+	if err = cmp.Or(err, s.checkAge()); err != nil {
 		err = apierrors.NewServiceUnavailable(err.Error())
 	} else {
 		// Whoever follows what is kept should not take it for news.

@@ -3,6 +3,7 @@ package lite
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -258,7 +259,11 @@ func TestClockBehindWithContact(t *testing.T) {
 		}
 		kept := issued()
 		time.Sleep(lifetime / 2)
-		state := map[string][]byte{keyHeard: textOf(truth()), tokenKey(old): kept.text()}
+		text, err := json.Marshal(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := map[string][]byte{keyHeard: textOf(truth()), tokenKey(old): text}
 		if problems := s.load(state); problems != nil {
 			t.Fatal(problems)
 		}
@@ -359,7 +364,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		pod := base()
 		change(pod)
-		if missing := strings.Join(kept(nil).missing(pod, &corev1.Node{}), "; "); !strings.Contains(missing, want) ||
+		if missing := strings.Join(missingOf(kept(nil), pod), "; "); !strings.Contains(missing, want) ||
 			(want == "") != (missing == "") {
 			t.Errorf("%q, want %q", missing, want)
 		}
@@ -384,7 +389,7 @@ func TestNotOnDisk(t *testing.T) {
 		if saved {
 			s.noteSaved(s.takePending(hourlyBytes))
 		}
-		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
+		said := strings.Contains(strings.Join(missingOf(s, pod), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
 			t.Errorf("on the disk: %v, and %d changes are not, said: %v", saved, count, said)
 		}

@@ -70,32 +70,22 @@ func (s *Server) updateExplanation() {
 	s.explained.Store(&e)
 }
 
-// commit writes what has changed to the disk. left is how many bytes may be written now.
+// commit writes what has changed to the disk. left is how many bytes may be written now. Which pods are gone does not
+// wait for the budget, and may use the reserved space.
 func (s *Server) commit(logger klog.Logger, left int64) {
-	if s.commitGone(logger); left == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changes := s.store.takePending(left)
-	err := s.disk.Commit(changes.values())
-	if waiting, _ := s.store.unsavedChanges(); err != nil || len(changes) > 0 || waiting == 0 {
-		s.noteCommit(logger, changes, err)
+	if s.write(logger, s.store.takeGone); left > 0 {
+		s.write(logger, func() changes { return s.store.takePending(left) })
 	}
 }
 
-// commitGone writes which pods are gone. It does not wait for the budget, and may use the reserved space.
-func (s *Server) commitGone(logger klog.Logger) {
+func (s *Server) write(logger klog.Logger, take func() changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if changes := s.store.takeGone(); len(changes) > 0 {
-		s.noteCommit(logger, changes, s.disk.Commit(changes.values()))
+	of, before := take(), s.unkept
+	err := s.disk.Commit(of.values())
+	if waiting, _ := s.store.unsavedChanges(); err == nil && len(of) == 0 && waiting > 0 {
+		return // whether that can be written is not known
 	}
-}
-
-// noteCommit records the outcome of a commit. The caller holds the lock.
-func (s *Server) noteCommit(logger klog.Logger, of changes, err error) {
-	before := s.unkept
 	if s.unkept = err; err == nil {
 		s.store.noteSaved(of)
 	}

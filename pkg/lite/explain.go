@@ -61,23 +61,22 @@ func (s *Server) explain() Explanation {
 			e.Missing = append(e.Missing, err.Error())
 		}
 	}
-	verified, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
+	ofTokens, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
 	left := s.store.keep(needs{}, s.store.ofPods(pods))
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (hasEnded(pod) && !isShutDown(pod)) {
 			continue
 		}
-		var missing reasons
+		of := start{store: s.store, pod: pod, node: node, ofTokens: ofTokens}
 		if bytes, out := left[pod.UID]; out {
-			missing.add("what it names takes %.1f MiB or more, and is not kept: of what the node's pods name, %d MiB "+
-				"are kept, those of the smallest first", float64(bytes)/(1<<20), podsBytes>>20)
+			of.add("what it names takes %.1f MiB or more, and is not kept: of what the node's pods name, %d MiB are "+
+				"kept, those of the smallest first", float64(bytes)/(1<<20), podsBytes>>20)
 		} else {
-			missing = s.store.missing(pod, node)
-			verified.refuse(pod, node, &missing)
+			of.explain()
 		}
-		slices.Sort(missing)
-		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
+		slices.Sort(of.missing)
+		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(of.missing)})
 	}
 	return e
 }
@@ -91,55 +90,57 @@ func (s *Store) isUnsaved(keys ...string) bool {
 
 const unsaved = "%s is not on the disk yet: a restart now would not find it"
 
-// missing returns why a pod would not start now.
-func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) (missing reasons) {
-	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	if s.isUnsaved(objectKey(podsOf(s.node), name)) {
-		missing.add(unsaved, "the pod")
+// explain adds why the pod would not start now.
+func (s *start) explain() {
+	name := types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}
+	if s.store.isUnsaved(objectKey(podsOf(s.store.node), name)) {
+		s.add(unsaved, "the pod")
 	}
-	for id, required := range s.needsOf(pod) {
+	for id, required := range s.store.needsOf(s.pod) {
 		if request, ok := id.(tokenRequest); ok {
-			s.missingToken(request, &missing)
+			s.token(request)
 			continue
 		}
 		in, _ := id.(scope)
 		what := in.kind.Kind + " " + in.object()
 		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
-		switch _, objects, ok := s.readScope(in); {
+		switch _, objects, ok := s.store.readScope(in); {
 		case !ok:
-			missing.add("%s is not known", what)
+			s.add("%s is not known", what)
 		case required && len(objects) == 0:
-			missing.add("%s does not exist", what)
-		case s.isUnsaved(in.key(keySet), objectKey(in, name)):
-			missing.add(unsaved, what)
+			s.add("%s does not exist", what)
+		case s.store.isUnsaved(in.key(keySet), objectKey(in, name)):
+			s.add(unsaved, what)
 		}
 	}
-	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
-	if class.Name != "" && s.findObject(runtimeClasses, class) == nil {
-		missing.add("RuntimeClass %s is not known", class.Name)
+	class := types.NamespacedName{Name: ptr.Deref(s.pod.Spec.RuntimeClassName, "")}
+	if class.Name != "" && s.store.findObject(class, runtimeClasses) == nil {
+		s.add("RuntimeClass %s is not known", class.Name)
 	}
-	for i := range pod.Spec.Volumes {
-		s.refuseVolume(pod, &pod.Spec.Volumes[i], node, &missing)
+	for i := range s.pod.Spec.Volumes {
+		s.volume(&s.pod.Spec.Volumes[i])
 	}
-	for _, refuse := range refusals {
-		refuse(pod, node, &missing)
-	}
-	return missing
+	s.ended()
+	s.images()
+	s.clock()
+	s.projections()
+	s.elsewhere()
+	s.devices()
 }
 
-// missingToken adds why a pod would not get a token.
-func (s *Store) missingToken(request tokenRequest, missing *reasons) {
+// token adds why the pod would not get a token.
+func (s *start) token(request tokenRequest) {
 	whose := "for the audience " + request.Audience
 	if request.Audience == "" {
 		whose = "for the API server"
 	}
-	switch kept, ok := s.token(request); {
+	switch kept, ok := s.store.token(request); {
 	case !ok:
-		missing.add("it has no token %s", whose)
-	case kept.hasExpired(s.now()):
-		missing.add("the token %s has expired at %s", whose, kept.Until.UTC().Format(time.RFC3339))
-	case s.isUnsaved(tokenKey(request)):
-		missing.add(unsaved, "the token "+whose)
+		s.add("it has no token %s", whose)
+	case kept.hasExpired(s.store.now()):
+		s.add("the token %s has expired at %s", whose, kept.Until.UTC().Format(time.RFC3339))
+	case s.store.isUnsaved(tokenKey(request)):
+		s.add(unsaved, "the token "+whose)
 	}
 }
 
@@ -153,14 +154,14 @@ func (s *Store) isAttached(v *corev1.Volume, bound *corev1.PersistentVolumeSourc
 		bound.CSI != nil && s.attaches(bound.CSI.Driver)
 }
 
-// refuseVolume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
+// volume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
 // pkg/kubelet/volumemanager/populator, and checkNodeAffinity of pkg/volume/util/operationexecutor). It leaves a claim
-// or a PersistentVolume that is not known to missing.
-func (s *Store) refuseVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Node, missing *reasons) {
-	name := claimOf(pod, v)
-	claim, bound := s.volumeOf(types.NamespacedName{Namespace: pod.Namespace, Name: name})
-	if s.isAttached(v, &bound.Spec.PersistentVolumeSource) {
-		missing.add("volume %s has to be attached by the control plane", v.Name)
+// or a PersistentVolume that is not known to explain.
+func (s *start) volume(v *corev1.Volume) {
+	name := claimOf(s.pod, v)
+	claim, bound := s.store.volumeOf(types.NamespacedName{Namespace: s.pod.Namespace, Name: name})
+	if s.store.isAttached(v, &bound.Spec.PersistentVolumeSource) {
+		s.add("volume %s has to be attached by the control plane", v.Name)
 	}
 	mode, why := ptr.Deref(bound.Spec.VolumeMode, corev1.PersistentVolumeFilesystem), ""
 	from := ptr.Deref(bound.Spec.NodeAffinity, corev1.VolumeNodeAffinity{}).Required
@@ -172,19 +173,19 @@ func (s *Store) refuseVolume(pod *corev1.Pod, v *corev1.Volume, node *corev1.Nod
 		why = fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending))
 	case claim.Spec.VolumeName == "":
 		why = "is bound, but names no volume"
-	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, &claim) != nil:
+	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(s.pod, &claim) != nil:
 		why = "was not created for this pod"
 	case bound.Name == "":
 	case ptr.Deref(bound.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
 		why = "names PersistentVolume " + bound.Name + ", which is bound to another claim"
-	case from != nil && node.Name != "" && !reaches(from, node):
+	case from != nil && s.node.Name != "" && !reaches(from, s.node):
 		why = "names PersistentVolume " + bound.Name + ", whose node affinity does not match the Node's labels"
-	case !fits(mode, pod, v.Name):
+	case !fits(mode, s.pod, v.Name):
 		why = fmt.Sprintf("names PersistentVolume %s, whose volumeMode %s does not fit the containers' volumeMounts "+
 			"or volumeDevices", bound.Name, mode)
 	}
 	if why != "" {
-		missing.add("PersistentVolumeClaim %s %s", name, why)
+		s.add("PersistentVolumeClaim %s %s", name, why)
 	}
 }
 
@@ -227,7 +228,7 @@ func (s *Store) volumeOf(name types.NamespacedName) (claim corev1.PersistentVolu
 
 // decode reads an object, and reports whether it is known.
 func (s *Store) decode(k *kind, name types.NamespacedName, into served.Typed) bool {
-	o := s.findObject(k, name)
+	o := s.findObject(name, k)
 	return o != nil && into.Unmarshal(encoded(o)) == nil
 }
 

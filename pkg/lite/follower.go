@@ -12,9 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 const (
@@ -25,46 +27,71 @@ const (
 	// refusalPatience is how long kube-apiserver must refuse a list or an object to an account before it is forgotten.
 	// While kube-apiserver starts, it refuses requests that it will allow later.
 	refusalPatience = time.Minute
-	// fetched is the group of what is fetched with the node's credentials.
-	fetched = "fetched"
+	// byName is the group of what pods name, and of all that is fetched with the node's credentials.
+	byName = "by name"
 )
 
 // follower follows everything that the node needs and that accounts read into a Store.
 type follower struct {
 	store *Store
-	// groups have the node's credentials, under the names "" and fetched, and those of accounts.
+	// groups have the node's credentials, under the names "" (what is always needed) and byName, and those of accounts.
 	groups map[string]*follow.Group
 	// api has the node's credentials.
 	api rest.Interface
-	// fixed are the sources of objects that a node always needs.
-	fixed []*follow.Source
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
 	// sources has the source of each need. Once Run is called, it is used by update only.
 	sources map[any]*follow.Source
 }
 
-// newFollower makes a follower. config has the node's credentials.
-func newFollower(store *Store, config *rest.Config) (f *follower, err error) {
-	f = &follower{store: store, groups: map[string]*follow.Group{}, patience: refusalPatience,
+// newFollower makes a follower. It reads with the node's credentials, and for accounts with theirs.
+func newFollower(store *Store, connection *apiclient.Connection) (*follower, error) {
+	own, err := connection.Config()
+	if err != nil {
+		return nil, err
+	}
+	anonymous, err := connection.Transport(rest.AnonymousClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	as := func(account string) *rest.Config {
+		config := rest.CopyConfig(own)
+		config.Transport = transport.TokenSourceWrapTransport(accountTokens{store, account})(anonymous)
+		return config
+	}
+	f := &follower{store: store, groups: map[string]*follow.Group{}, patience: refusalPatience,
 		sources: map[any]*follow.Source{}}
-	for _, name := range []string{"", fetched} {
+	configs := map[string]*rest.Config{"": own, byName: own}
+	for account := range store.accounts {
+		configs[account] = as(account)
+	}
+	for name, config := range configs {
 		if f.groups[name], err = follow.NewGroup(config, nil); err != nil {
 			return nil, err
 		}
+		within := apiclient.Spread
+		if name == "" {
+			within = 0
+		}
+		connection.Link().OnBack(within, f.groups[name].Retry)
 	}
-	if f.api, err = apiFor(config); err != nil {
+	if f.api, err = apiFor(own); err != nil {
 		return nil, err
 	}
 	for _, in := range always(store.node) {
 		if err := f.follow(in); err != nil {
 			return nil, err
 		}
-		if !in.kind.getOnly {
-			f.fixed = append(f.fixed, f.sources[in])
-		}
 	}
-	return f, nil
+	if len(store.accounts) == 0 {
+		return f, nil
+	}
+	asAny, err := apiFor(as(""))
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.poll(byName, follow.Options{Name: "keys", Every: againInterval}, store.refreshKeys(asAny))
+	return f, err
 }
 
 // apiFor makes a client for single requests, which reads at most answerLimit of an answer.
@@ -93,20 +120,24 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 // follow follows a scope, or keeps a token.
 func (f *follower) follow(id any) (err error) {
 	if request, ok := id.(tokenRequest); ok {
-		f.sources[id], err = f.poll(fetched, follow.Options{Name: "tokens", Every: againInterval},
+		f.sources[id], err = f.poll(byName, follow.Options{Name: "tokens", Every: againInterval},
 			func(ctx context.Context, _ *follow.Source) error { return f.renewToken(ctx, request) })
 		return err
 	}
 	in, _ := id.(scope)
 	options := follow.Options{Name: in.kind.Resource, Resource: in.kind.GroupVersionResource}
+	group := in.kind.account
+	if group == "" && (in.kind.getOnly || byPods[in.kind]) {
+		group = byName
+	}
 	var source *follow.Source
 	if in.kind.getOnly {
 		options.Every = refetchInterval
-		source, err = f.poll(cmp.Or(in.kind.account, fetched), options,
+		source, err = f.poll(group, options,
 			func(ctx context.Context, s *follow.Source) error { return f.get(ctx, in, s.Request(in.kind.Resource)) })
 	} else {
 		options.Namespace, options.FieldSelector, options.Sink = in.namespace, in.fields, sink{f.store, in}
-		if source, err = f.groups[in.kind.account].Add(options); err == nil {
+		if source, err = f.groups[group].Add(options); err == nil {
 			source.StartAt(f.store.versionOf(in))
 			source.Start()
 		}

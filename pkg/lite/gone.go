@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -110,7 +109,12 @@ func (s *Store) forgetGone() {
 		for _, o := range pods.objects {
 			there[types.UID(o.UID)] = true
 		}
-		maps.DeleteFunc(s.ends, func(uid types.UID, e end) bool { return !there[uid] && time.Since(e.at) > goneFor })
+		for uid, e := range s.ends {
+			if !there[uid] && time.Since(e.at) > goneFor {
+				delete(s.ends, uid)
+				delete(s.values, goneKey(uid))
+			}
+		}
 	}
 }
 
@@ -148,7 +152,7 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 // recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
 	if s.store.setEnd(uid, end{at: time.Now(), outcome: how}) {
-		s.commitGone(klog.FromContext(of.Context()))
+		s.write(klog.FromContext(of.Context()), s.store.takeGone)
 	}
 }
 

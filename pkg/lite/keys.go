@@ -103,7 +103,7 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 	if err != nil || own.Issuer == "" || len(own.Audience) == 0 {
 		return "", errors.New("the token of this node for the same account cannot be read")
 	}
-	now, pod := s.now(), s.findObject(pods, types.NamespacedName{Namespace: of.Namespace, Name: of.Pod.Name})
+	now, pod := s.now(), s.findObject(types.NamespacedName{Namespace: of.Namespace, Name: of.Pod.Name}, pods)
 	// kube-apiserver has signed it, so it has been valid. A clock that is behind must not make it invalid.
 	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
 		keepHeard); err != nil {
@@ -130,7 +130,7 @@ func (s *Store) useKeys(encoded []byte) error {
 	if len(keys.Keys) == 0 {
 		return errors.New("it has no public key")
 	}
-	s.keys, s.encodedKeys = keys, encoded
+	s.keys = keys
 	return nil
 }
 
@@ -150,11 +150,10 @@ func (s *Store) refreshKeys(asAny rest.Interface) func(context.Context, *follow.
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		before := s.encodedKeys
 		if err := s.useKeys(encoded); err != nil {
 			return err
 		}
-		if s.keysAt = time.Now(); string(before) != string(encoded) {
+		if s.keysAt = time.Now(); string(s.values[keyKeys]) != string(encoded) {
 			s.recordValue(keyKeys, encoded)
 		}
 		return nil

@@ -101,7 +101,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := kept(nil)
-	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[any]*follow.Source{}}
+	f := &follower{store: s, groups: map[string]*follow.Group{"": group, byName: group}, sources: map[any]*follow.Source{}}
 	for _, in := range always("node0") {
 		f.sources[in] = nil // these are there
 	}
@@ -151,7 +151,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 	}
 	patience.Until(t, "what the other pod names is kept", func() error {
 		for i := range 3 {
-			if s.findObject(configMaps, types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("till-", i)}) == nil {
+			if s.findObject(types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("till-", i)}, configMaps) == nil {
 				return fmt.Errorf("%d is not", i)
 			}
 		}

@@ -47,7 +47,7 @@ func newMetrics(s *Server) *metrics {
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
 			Help: "Bytes written to the store on the disk."}, func() float64 { return float64(s.written()) }),
-		follow.Metrics(namespace, func() []follow.State { return follow.StatesOf(s.follower.fixed) }),
+		follow.Metrics(namespace, s.follower.groups[""].States),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -49,7 +49,7 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	disk := named(claims, "shop", "disk")
 	patience.Until(t, "the claim of a pod cannot be fetched", func() error {
 		tried := false
-		for _, state := range f.server.follower.groups[fetched].States() {
+		for _, state := range f.server.follower.groups[byName].States() {
 			if state.Name == claims.Resource && state.Err != nil {
 				tried = true
 			}
@@ -106,7 +106,7 @@ func TestSlowTokens(t *testing.T) {
 		f.names(name, name, 10+i)
 		patience.Until(t, "what the "+name+" pod names is known, and its token is waited for", func() error {
 			switch in := (types.NamespacedName{Namespace: "shop", Name: name}); {
-			case f.server.store.findObject(secrets, in) == nil, f.server.store.findObject(claims, in) == nil:
+			case f.server.store.findObject(in, secrets) == nil, f.server.store.findObject(in, claims) == nil:
 				return errors.New("it is not known")
 			case f.cloud.slowed.Load() == 0:
 				return errors.New("nothing is waited for")

@@ -16,15 +16,23 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// reasons are why a pod would not start.
-type reasons []string
+// start is a start of a pod after a boot. The Node is empty if it is not known.
+type start struct {
+	store *Store
+	pod   *corev1.Pod
+	node  *corev1.Node
+	// ofTokens are the images that readImagesOfTokens returns.
+	ofTokens map[string]bool
+	// missing is why it would fail.
+	missing []string
+}
 
-func (r *reasons) add(why string, args ...any) { *r = append(*r, fmt.Sprintf(why, args...)) }
+func (s *start) add(why string, args ...any) {
+	s.missing = append(s.missing, fmt.Sprintf(why, args...))
+}
 
-// refusals add the reasons why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever answers it gets.
-// The comments name their sources in Kubernetes, below pkg/kubelet. (references.go has a pod's needs from the API
-// server.) The Node is empty if it is not known.
-var refusals = []func(*corev1.Pod, *corev1.Node, *reasons){ended, images, clock, projections, elsewhere, devices}
+// The following methods add why a kubelet of 1.29 to 1.37 does not start the pod, whatever answers it gets. They name
+// their sources in Kubernetes, below pkg/kubelet. (references.go has a pod's needs from the API server.)
 
 // isShutDown reports whether a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended a pod while
 // kube-apiserver was reachable, so that the kubelet could report it (nodeshutdown/nodeshutdown_manager.go).
@@ -32,24 +40,24 @@ func isShutDown(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Terminated"
 }
 
-func ended(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
-	if isShutDown(pod) {
-		missing.add("a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
+func (s *start) ended() {
+	if isShutDown(s.pod) {
+		s.add("a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
 			"controller in the cloud has to replace it")
 	}
 	// pod_workers.go: it is terminating, also after a restart.
-	if pod.DeletionTimestamp != nil {
-		missing.add("the pod is being deleted, and is not started again")
+	if s.pod.DeletionTimestamp != nil {
+		s.add("the pod is being deleted, and is not started again")
 	}
 	// kuberuntime/kuberuntime_manager.go, computePodActions: its new sandbox would be a second one.
-	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(pod.Status.ContainerStatuses) > 0 {
-		missing.add("its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
+	if s.pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(s.pod.Status.ContainerStatuses) > 0 {
+		s.add("its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
 			"again")
 	}
 	// active_deadline.go
-	seconds, start := pod.Spec.ActiveDeadlineSeconds, pod.Status.StartTime
+	seconds, start := s.pod.Spec.ActiveDeadlineSeconds, s.pod.Status.StartTime
 	if seconds != nil && start != nil && time.Since(start.Time) >= time.Duration(*seconds)*time.Second {
-		missing.add("its activeDeadlineSeconds of %d are over", *seconds)
+		s.add("its activeDeadlineSeconds of %d are over", *seconds)
 	}
 }
 
@@ -93,12 +101,20 @@ func imagesOf(pod *corev1.Pod) (uses []imageUse) {
 
 // images is about images that may not be on the node (images/image_manager.go, EnsureImageExists; for volumes
 // kubelet_pods.go and kuberuntime_manager.go).
-func images(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
-	for _, use := range imagesOf(pod) {
+func (s *start) images() {
+	for _, use := range imagesOf(s.pod) {
+		name, _, _ := strings.Cut(use.image, "@")
+		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+			name = name[:at]
+		}
 		if use.policy == corev1.PullAlways {
-			missing.add("the image of %s is asked for at every start (pull policy Always)", use.user)
+			s.add("the image of %s is asked for at every start (pull policy Always)", use.user)
 		} else if !use.pulled {
-			missing.add("the image of %s may not be on the node: no container has run with it", use.user)
+			s.add("the image of %s may not be on the node: no container has run with it", use.user)
+		}
+		if s.ofTokens[name] {
+			s.add("the image of %s was pulled with a token of the pod's ServiceAccount: at each start the kubelet gets "+
+				"a new one from kube-apiserver, to verify that the pod may use the image", use.user)
 		}
 	}
 }
@@ -106,10 +122,10 @@ func images(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 // clock is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
 // last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one
 // (container/helpers.go and container/runtime.go, FindContainerStatusByName).
-func clock(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
-	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+func (s *start) clock() {
+	for _, status := range slices.Concat(s.pod.Status.InitContainerStatuses, s.pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
-			missing.add("container %s started last at %s, which is still to come by this node's clock: the kubelet "+
+			s.add("container %s started last at %s, which is still to come by this node's clock: the kubelet "+
 				"starts it again and takes it for the dead one, not ready, until the clock is right or crictl rm "+
 				"--all has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339))
 		}
@@ -117,14 +133,14 @@ func clock(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 }
 
 // projections is about what comes from the API server for each start (volume/projected of pkg/volume).
-func projections(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
-	for _, v := range pod.Spec.Volumes {
+func (s *start) projections() {
+	for _, v := range s.pod.Spec.Volumes {
 		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if source.PodCertificate != nil {
-				missing.add("volume %s wants a new certificate (podCertificate)", v.Name)
+				s.add("volume %s wants a new certificate (podCertificate)", v.Name)
 			}
 			if source.ClusterTrustBundle != nil {
-				missing.add("volume %s wants a ClusterTrustBundle, which is not kept", v.Name)
+				s.add("volume %s wants a ClusterTrustBundle, which is not kept", v.Name)
 			}
 		}
 	}
@@ -133,19 +149,19 @@ func projections(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
 // elsewhere is about pods that would no longer be scheduled to the node, because its labels or taints have changed. The
 // kubelet checks that again for each pod after a restart, and fails them for good (lifecycle/predicate.go,
 // generalFilter).
-func elsewhere(pod *corev1.Pod, node *corev1.Node, missing *reasons) {
-	if node.Name == "" {
+func (s *start) elsewhere() {
+	if s.node.Name == "" {
 		return
 	}
-	if fits, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !fits || err != nil {
-		missing.add("its nodeSelector or required node affinity does not match the Node's labels any longer, so that " +
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(s.pod).Match(s.node); !fits || err != nil {
+		s.add("its nodeSelector or required node affinity does not match the Node's labels any longer, so that " +
 			"the kubelet fails it after a restart")
 	}
 	evicts := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
-	taint, found := helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, evicts,
+	taint, found := helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.node.Spec.Taints, s.pod.Spec.Tolerations, evicts,
 		false)
 	if found {
-		missing.add("it does not tolerate the Node's taint %s, so that the kubelet fails it after a restart",
+		s.add("it does not tolerate the Node's taint %s, so that the kubelet fails it after a restart",
 			taint.ToString())
 	}
 }
@@ -154,34 +170,32 @@ func elsewhere(pod *corev1.Pod, node *corev1.Node, missing *reasons) {
 // not registered before it gets the pods (cm/devicemanager/manager.go, devicesToAllocate). The Node's capacity has the
 // resources that the kubelet knows; others are counted by the scheduler only. Resources that are allocated through
 // claims do not need a plugin.
-func devices(pod *corev1.Pod, node *corev1.Node, missing *reasons) {
+func (s *start) devices() {
 	claimed := map[[2]string]bool{}
-	made := ptr.Deref(pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
+	made := ptr.Deref(s.pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
 	for _, m := range made.RequestMappings {
 		claimed[[2]string{m.ContainerName, m.ResourceName}] = true
 	}
-	for _, c := range containersOf(pod) {
+	for _, c := range containersOf(s.pod) {
 		for name := range c.Resources.Limits {
-			_, known := node.Status.Capacity[name]
+			_, known := s.node.Status.Capacity[name]
 			extended := strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
 			if known && extended && !claimed[[2]string{c.Name, string(name)}] {
-				missing.add("container %s needs %s: after a boot the kubelet fails the pod, unless the device plugin "+
+				s.add("container %s needs %s: after a boot the kubelet fails the s.pod, unless the device plugin "+
 					"has registered before", c.Name, name)
 			}
 		}
 	}
 }
 
-// imagesOfTokens are the images that were pulled only with tokens of ServiceAccounts, by name without tag and digest. A
-// kubelet of 1.35 or later uses such an image only for a pod for whose ServiceAccount the credential provider gives a
-// credential again, and for that the kubelet needs the ServiceAccount and a new token from kube-apiserver, and most
-// providers the cloud (pkg/credentialprovider/plugin and pkg/kubelet/images/pullmanager of Kubernetes).
-type imagesOfTokens map[string]bool
-
-// readImagesOfTokens reads the kubelet's own records of the images that it has pulled (ImagePulledRecord of
-// kubelet.config.k8s.io). A kubelet before 1.35 has none.
-func readImagesOfTokens(dir string) imagesOfTokens {
-	images := imagesOfTokens{}
+// readImagesOfTokens returns the images that were pulled only with tokens of ServiceAccounts, by name without tag and
+// digest, from the kubelet's own records of the images that it has pulled (ImagePulledRecord of
+// kubelet.config.k8s.io). A kubelet before 1.35 has none. A later one uses such an image only for a pod for whose
+// ServiceAccount the credential provider gives a credential again, and for that the kubelet needs the ServiceAccount and
+// a new token from kube-apiserver, and most providers the cloud (pkg/credentialprovider/plugin and
+// pkg/kubelet/images/pullmanager of Kubernetes).
+func readImagesOfTokens(dir string) map[string]bool {
+	images := map[string]bool{}
 	paths, _ := filepath.Glob(filepath.Join(dir, "sha256-*")) // a valid pattern
 	for _, path := range paths {
 		var record struct {
@@ -200,17 +214,4 @@ func readImagesOfTokens(dir string) imagesOfTokens {
 		}
 	}
 	return images
-}
-
-func (v imagesOfTokens) refuse(pod *corev1.Pod, _ *corev1.Node, missing *reasons) {
-	for _, use := range imagesOf(pod) {
-		name, _, _ := strings.Cut(use.image, "@")
-		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
-			name = name[:at]
-		}
-		if v[name] {
-			missing.add("the image of %s was pulled with a token of the pod's ServiceAccount: at each start the "+
-				"kubelet gets a new one from kube-apiserver, to verify that the pod may use the image", use.user)
-		}
-	}
 }

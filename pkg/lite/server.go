@@ -140,21 +140,11 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// connect makes the handlers that pass requests to kube-apiserver.
-func (s *Server) connect() error {
+// connect makes what asks kube-apiserver.
+func (s *Server) connect() (err error) {
 	s.link = s.connection.Link()
 	s.link.Require("/api/v1/nodes/" + s.store.node)
-	config, err := s.connection.Config()
-	if err != nil {
-		return err
-	}
-	if s.follower, err = newFollower(s.store, config); err != nil {
-		return err
-	}
-	s.link.OnBack(0, s.follower.groups[""].Retry)
-	s.link.OnBack(0, s.store.noteNeeds)
-	s.link.OnBack(apiclient.Spread, s.follower.groups[fetched].Retry)
-	if err := s.connectAccounts(config); err != nil {
+	if s.follower, err = newFollower(s.store, s.connection); err != nil {
 		return err
 	}
 	if s.asKubelet, err = s.forward(rest.CopyConfig, s.settleRemoval); err != nil {
@@ -183,9 +173,7 @@ func (s *Server) httpServer(
 ) *http.Server {
 	return &http.Server{Addr: address, Handler: s, TLSConfig: s.tlsConfig(get), ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
-		BaseContext: func(net.Listener) context.Context {
-			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
-		}}
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
 }
 
 // ServeHTTP implements http.Handler. The kubelet is the client with a certificate of the cluster's CA for this node.
@@ -216,7 +204,7 @@ func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if back := s.link.Away(); back != nil {
-		s.answerAway(w, noted, "", back)
+		s.answerAway(w, noted, "", nil, back)
 		return
 	}
 	s.asKubelet.ServeHTTP(w, noted)
@@ -224,21 +212,23 @@ func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 
 // serveCaller serves a client other than the kubelet, if it has not too many requests already.
 func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
-	tooMany := apierrors.NewTooManyRequests("too many requests of this caller, or of all callers, are under way", 1)
-	byCaller, ok := s.callers.Acquire(quota.Caller(r.Context()))
-	if !ok {
-		serve.WriteError(w, r, tooMany)
-		return
+	for places, key := range map[*quota.Quota]string{s.callers: quota.Caller(r.Context()), s.tokens: bearerOf(r)} {
+		release, ok := places.Acquire(key)
+		if !ok {
+			serve.WriteError(w, r, apierrors.NewTooManyRequests("too many requests of this caller, or of all callers, "+
+				"are under way", 1))
+			return
+		}
+		defer release()
 	}
-	defer byCaller()
-	byToken, ok := s.tokens.Acquire(bearerOf(r))
-	if !ok {
-		serve.WriteError(w, r, tooMany)
-		return
-	}
-	defer byToken()
 	if back := s.link.Away(); back != nil {
-		s.answerAccount(w, r, back)
+		// Everyone but the holder of an account's token gets 503: a token that is not known here may be valid, and some
+		// clients exit after a 401.
+		account, err := s.store.authenticate(bearerOf(r))
+		if err != nil {
+			err = fmt.Errorf("kube-apiserver is away, and the token is not one that is answered without it: %w", err)
+		}
+		s.answerAway(w, r, account, err, back)
 		return
 	}
 	s.asCaller.ServeHTTP(w, r)

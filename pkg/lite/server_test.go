@@ -615,7 +615,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 	defer server.disk.Close()
 	defer server.listener.Close()
 	in := named(volumes, "", "volume")
-	from, err := server.follower.groups[fetched].Add(follow.Options{Resource: volumes.GroupVersionResource})
+	from, err := server.follower.groups[byName].Add(follow.Options{Resource: volumes.GroupVersionResource})
 	f.must(err)
 	f.must(server.follower.get(t.Context(), in, from.Request("test")))
 	for _, other := range []string{"PersistentVolume other", "Secret volume"} {

@@ -3,6 +3,7 @@ package lite
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -40,6 +41,8 @@ type Store struct {
 	ends map[types.UID]end
 	// heavy has the candidates that were too large.
 	heavy map[any]leftOut
+	// values has all that the disk must have, by its key, but for the objects of sets.
+	values map[string][]byte
 	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
 	// wholeState includes.
 	pending, inState changes
@@ -49,11 +52,9 @@ type Store struct {
 	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older than heard heardKept may be.
 	heardPrecision time.Duration
-	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
-	// received.
-	keys        jose.JSONWebKeySet
-	encodedKeys []byte
-	keysAt      time.Time
+	// keys are the cluster's keys for tokens, and keysAt is when they were received.
+	keys   jose.JSONWebKeySet
+	keysAt time.Time
 	// needed has a value when the node's pods, or their claims and volumes, have changed, or an account reads something
 	// new.
 	needed chan struct{}
@@ -120,7 +121,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, ends: map[types.UID]end{},
-		heavy: map[any]leftOut{}, pending: changes{}, heardPrecision: keepHeard,
+		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -181,7 +182,11 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 // loadEntry loads one entry, and returns the set that it is of; one without a kind if it is of none.
 func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 	parts := strings.Split(key, "\x00")
-	switch letter := parts[0]; {
+	letter := parts[0]
+	if letter != keyObject {
+		s.values[key] = value
+	}
+	switch {
 	case letter == keySet && len(parts) == 4, letter == keyObject && len(parts) == 6:
 		if in = (scope{s.kinds[parts[1]], parts[2], parts[3]}); in.kind == nil {
 			// It is of a later version of this program, or of an account that is no longer allowed.
@@ -198,10 +203,7 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 	case letter == keyToken && len(parts) == 2:
 		var request tokenRequest
 		var kept token
-		if err = json.Unmarshal([]byte(parts[1]), &request); err == nil {
-			err = json.Unmarshal(value, &kept)
-		}
-		if err == nil {
+		if err = errors.Join(json.Unmarshal([]byte(parts[1]), &request), json.Unmarshal(value, &kept)); err == nil {
 			s.tokens[request] = kept
 		}
 	case letter == keyGone && len(parts) == 2:
@@ -279,7 +281,11 @@ func (s *Store) recordChange(key string, made change) {
 	if made.since = time.Now(); s.pending[key] != nil {
 		made.since = s.pending[key].since
 	}
-	s.pending[key] = &made
+	if s.pending[key] = &made; made.value != nil {
+		s.values[key] = made.value
+	} else {
+		delete(s.values, key)
+	}
 	s.recorded.Add(1)
 }
 
@@ -296,12 +302,9 @@ func (s *Store) unsavedChanges() (count int, since time.Time) {
 }
 
 // noteNeeds reports that the needs of the node's pods may have changed.
-func (s *Store) noteNeeds() { wake(s.needed) }
-
-// wake sends a value to a channel, if it has none.
-func wake(c chan<- struct{}) {
+func (s *Store) noteNeeds() {
 	select {
-	case c <- struct{}{}:
+	case s.needed <- struct{}{}:
 	default:
 	}
 }
@@ -415,8 +418,7 @@ const (
 	// known is a set that was. It waits until half of the hourly bytes are left, or knownShare times its size, so that
 	// large objects that change all the time do not use up what new pods need.
 	known
-	// further Services and idle sets are written only while half of the hourly bytes are left.
-	furtherServices
+	// idle is written only while half of the hourly bytes are left.
 	idle
 )
 
@@ -441,7 +443,7 @@ func (s *Store) groupOf(key string, made *change, used map[string]bool) group {
 		made.name == types.NamespacedName{Namespace: "default", Name: "kubernetes"}):
 		of.urgency = first
 	case ofService:
-		of.urgency = furtherServices
+		of.urgency = idle
 	default:
 		of.urgency = known
 	}
@@ -502,27 +504,13 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 	s.forgetGone()
 	s.inState = maps.Clone(s.pending)
 	state := map[string]change{}
+	for key, value := range s.values {
+		state[key] = change{value: value}
+	}
 	for in, set := range s.sets {
-		if set.version > 0 {
-			state[in.key(keySet)] = change{value: strconv.AppendUint(nil, set.version, 10)}
-		}
 		for name, o := range set.objects {
 			state[objectKey(in, name)] = change{object: o}
 		}
-	}
-	for request, kept := range s.tokens {
-		state[tokenKey(request)] = change{value: kept.text()}
-	}
-	for uid, e := range s.ends {
-		if e.isKept() {
-			state[goneKey(uid)] = change{value: e.text()}
-		}
-	}
-	if !s.heard.IsZero() {
-		state[keyHeard] = change{value: textOf(s.heard)}
-	}
-	if s.encodedKeys != nil {
-		state[keyKeys] = change{value: s.encodedKeys}
 	}
 	return func(yield func(string, []byte) bool) {
 		for key, entry := range state {
@@ -604,36 +592,34 @@ func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
 
 // getObject returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
 func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
-	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
-	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
-	// time.
-	if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
-		if len(objects) == 0 {
-			return nil
-		}
-		return objects[0]
-	}
-	if o := s.findObject(k, name); o != nil {
-		return o
-	}
-	return s.findObject(s.kindOf(info, kind{account: account, getOnly: true}), name)
+	return s.findObject(types.NamespacedName{Namespace: info.Namespace, Name: info.Name},
+		s.kindOf(info, kind{account: account}), s.kindOf(info, kind{account: account, getOnly: true}))
 }
 
-// findObject returns one object; nil if kube-apiserver has not sent it.
-func (s *Store) findObject(k *kind, name types.NamespacedName) *wire.Object {
+// findObject returns one object of the first kind that has it; nil if kube-apiserver has not sent it. A list that covers
+// the object is never behind, so it takes precedence over others, and over objects that are fetched from time to time.
+func (s *Store) findObject(name types.NamespacedName, among ...*kind) *wire.Object {
+	for _, k := range among {
+		if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
+			return append(objects, nil)[0]
+		}
+		if o := s.anyObject(k, name); o != nil {
+			return o
+		}
+	}
+	return nil
+}
+
+// anyObject returns an object of any set.
+func (s *Store) anyObject(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	among := s.sets
-	if byPods[k] { // there may be thousands of sets
-		in := named(k, name.Namespace, name.Name)
-		among = map[scope]*set{in: s.sets[in]}
+	if k == nil || byPods[k] { // its sets have one object each, and there may be thousands
+		return nil
 	}
-	for of, set := range among {
-		if of.kind != k || set == nil || set.version == 0 {
-			continue
-		}
-		if o := set.objects[name]; o != nil && !s.isGone(k, o) {
-			return o
+	for of, set := range s.sets {
+		if of.kind == k && set.version > 0 && set.objects[name] != nil && !s.isGone(k, set.objects[name]) {
+			return set.objects[name]
 		}
 	}
 	return nil
@@ -644,17 +630,12 @@ func tokenKey(request tokenRequest) string {
 	return keyOf(keyToken, string(name))
 }
 
-// text returns the form of a token on the disk; nil if one of its times is beyond the year 9999.
-func (t token) text() []byte {
-	text, _ := json.Marshal(t) //nolint:errchkjson // then it is nil
-	return text
-}
-
 func (s *Store) putToken(request tokenRequest, kept token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens[request] = kept
-	s.recordValue(tokenKey(request), kept.text())
+	text, _ := json.Marshal(kept) //nolint:errchkjson // it is nil if one of its times is beyond the year 9999
+	s.recordValue(tokenKey(request), text)
 }
 
 func (s *Store) token(request tokenRequest) (token, bool) {

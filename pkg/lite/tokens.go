@@ -31,7 +31,7 @@ func (f *follower) renewToken(ctx context.Context, request tokenRequest) error {
 	f.store.putToken(request, granted)
 	if group := f.groups[request.account()]; !ok && group != nil {
 		group.Retry() // the scopes of the account may have waited for it
-		f.groups[fetched].Retry()
+		f.groups[byName].Retry()
 	}
 	return nil
 }

@@ -108,6 +108,8 @@ type State struct {
 	// Forbidden is set when the upstream has refused the source (401 or 403) for 30 s, or an optional source three
 	// times in a row.
 	Forbidden bool
+	// ForbiddenSince is since when all attempts were answered with 403; zero if the last one was not.
+	ForbiddenSince time.Time
 	// FromCache is set while the upstream answers from a cache. Err is also set then.
 	FromCache bool
 	// Answered is set once any response has begun.

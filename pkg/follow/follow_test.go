@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/internal/testkit/upstreamtest"
@@ -764,4 +766,27 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%+v, %+v", a, b)
 		}
 	})
+}
+
+// TestForbiddenSince: only 403 takes rights away. 401 is about a token, and other errors are about nothing.
+func TestForbiddenSince(t *testing.T) {
+	s := &Source{options: Options{Optional: true}}
+	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("y"))
+	for _, other := range []error{apierrors.NewUnauthorized("x"), errors.New("x")} {
+		for range 2 {
+			before := s.State().ForbiddenSince
+			s.noteFailure(t.Context(), forbidden)
+			since := s.State().ForbiddenSince
+			if since.IsZero() || !before.IsZero() && since != before {
+				t.Errorf("forbidden since %s, and before since %s", since, before)
+			}
+		}
+		if s.noteFailure(t.Context(), other); !s.State().ForbiddenSince.IsZero() {
+			t.Errorf("%v does not end it", other)
+		}
+	}
+	s.noteFailure(t.Context(), forbidden)
+	if s.noteSuccess(); !s.State().ForbiddenSince.IsZero() {
+		t.Error("an answer does not end it")
+	}
 }

@@ -491,7 +491,7 @@ func (s *Source) hasObjects() bool {
 func (s *Source) noteSuccess() {
 	s.refused = 0
 	s.update(func(state *State) {
-		state.Forbidden = false
+		state.Forbidden, state.ForbiddenSince = false, time.Time{}
 		if !state.FromCache {
 			state.Err = nil
 		}
@@ -715,6 +715,11 @@ func (s *Source) noteFailure(ctx context.Context, err error) {
 		}
 		if state.Err == nil {
 			state.FailingSince = now
+		}
+		if !apierrors.IsForbidden(err) {
+			state.ForbiddenSince = time.Time{}
+		} else if state.ForbiddenSince.IsZero() {
+			state.ForbiddenSince = now
 		}
 		state.Err = err
 		first = lasting && !state.Forbidden

@@ -191,7 +191,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known map[scop
 	}
 	for in := range known {
 		account := in.kind.account
-		if source := f.sources[in]; account != "" && source != nil && f.isRefused(in, source.State().Err) {
+		if source := f.sources[in]; account != "" && source != nil && f.isRefused(source.State()) {
 			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
 				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
 		} else if here[account] {

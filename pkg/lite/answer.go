@@ -142,12 +142,10 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s "+
 			"has expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))
 	}
-	granted := request.object()
-	granted.Spec.Audiences = asked.Spec.Audiences
-	granted.Status = authenticationv1.TokenRequestStatus{Token: kept.Token,
+	asked.Status = authenticationv1.TokenRequestStatus{Token: kept.Token,
 		ExpirationTimestamp: metav1.NewTime(kept.Expiration)}
 	return serve.WriteTyped(w, r, http.StatusCreated,
-		wire.TypeMeta{APIVersion: granted.APIVersion, Kind: granted.Kind}, granted)
+		wire.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenRequest"}, asked)
 }
 
 func decodeBody(body []byte, into served.Typed) error {

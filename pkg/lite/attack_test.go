@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -448,23 +447,9 @@ func TestSelectorsOfAccounts(t *testing.T) {
 	}
 }
 
-// TestOnlyForbiddenTakesRightsAway: 401 is about a token, and 404 of a gateway about nothing.
-func TestOnlyForbiddenTakesRightsAway(t *testing.T) {
-	in := podsOf("node0")
-	f := &follower{store: newStore("node0")}
-	f.store.set(in)
+// TestOnlyTheObjectIsNotFound: 404 of a gateway is about nothing.
+func TestOnlyTheObjectIsNotFound(t *testing.T) {
 	resource := corev1.Resource("pods")
-	for _, test := range []struct {
-		err  error
-		want bool
-	}{
-		{apierrors.NewUnauthorized("x"), false}, {errors.New("x"), false},
-		{apierrors.NewForbidden(resource, "x", errors.New("y")), true},
-	} {
-		if got := f.isRefused(in, test.err); got != test.want {
-			t.Errorf("%v: %v", test.err, got)
-		}
-	}
 	gateway := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "x", "404 page not found", 0,
 		true)
 	if isNotFound(gateway, "x") || !isNotFound(apierrors.NewNotFound(resource, "x"), "x") ||

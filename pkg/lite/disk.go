@@ -40,10 +40,10 @@ func (s *Server) open(logger klog.Logger) error {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
 	}
 	if s.unkept = opened.Commit(nil); errors.Is(s.unkept, store.ErrInUse) {
-		return s.unkept
+		return fmt.Errorf("--file-cache-path %s: %w", s.config.Dir, s.unkept)
 	}
 	s.writeFiles(logger)
-	s.updateExplanation()
+	s.explain()
 	return nil
 }
 
@@ -63,11 +63,6 @@ func (s *Server) writeFiles(logger klog.Logger) {
 	if err != nil && before == nil {
 		logger.Error(err, "Cannot write the kubelet's kubeconfig or the serving certificate, trying again")
 	}
-}
-
-func (s *Server) updateExplanation() {
-	e := s.explain()
-	s.explained.Store(&e)
 }
 
 // commit writes what has changed to the disk. left is how many bytes may be written now. Which pods are gone does not
@@ -110,7 +105,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 			s.writeFiles(logger) // the disk may have been full
 		}
 		if count != explained || again {
-			s.updateExplanation()
+			s.explain()
 			explained = count
 		}
 		return false, nil

@@ -41,10 +41,10 @@ type PodExplanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// explain returns which pods would start now. It leaves out static pods, because the kubelet has them from files, and
+// explain finds out which pods would start now. It leaves out static pods, because the kubelet has them from files, and
 // pods that have ended, except those that a shutdown of the node has ended.
-func (s *Server) explain() Explanation {
-	e := Explanation{Node: s.store.node, NotOnDisk: s.notOnDisk(), Pods: []PodExplanation{}}
+func (s *Server) explain() *Explanation {
+	e := &Explanation{Node: s.store.node, NotOnDisk: s.notOnDisk(), Pods: []PodExplanation{}}
 	s.store.mu.Lock()
 	for _, in := range always(s.store.node) {
 		if set := s.store.set(in); set.version == 0 {
@@ -78,6 +78,7 @@ func (s *Server) explain() Explanation {
 		slices.Sort(of.missing)
 		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(of.missing)})
 	}
+	s.explained.Store(e)
 	return e
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
@@ -44,7 +43,8 @@ type follower struct {
 	sources map[any]*follow.Source
 }
 
-// newFollower makes a follower. It reads with the node's credentials, and for accounts with theirs.
+// newFollower makes a follower into a Store that is loaded. It reads with the node's credentials, and what accounts read
+// with theirs.
 func newFollower(store *Store, connection *apiclient.Connection) (*follower, error) {
 	own, err := connection.Config()
 	if err != nil {
@@ -90,8 +90,14 @@ func newFollower(store *Store, connection *apiclient.Connection) (*follower, err
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.poll(byName, follow.Options{Name: "keys", Every: againInterval}, store.refreshKeys(asAny))
-	return f, err
+	keys, err := f.groups[byName].Add(polled("keys", againInterval, func(ctx context.Context) error {
+		return store.refreshKeys(ctx, asAny)
+	}))
+	if err != nil {
+		return nil, err
+	}
+	keys.Start()
+	return f, nil
 }
 
 // apiFor makes a client for single requests, which reads at most answerLimit of an answer.
@@ -119,60 +125,50 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // follow follows a scope, or keeps a token.
 func (f *follower) follow(id any) (err error) {
-	if request, ok := id.(tokenRequest); ok {
-		f.sources[id], err = f.poll(byName, follow.Options{Name: "tokens", Every: againInterval},
-			func(ctx context.Context, _ *follow.Source) error { return f.renewToken(ctx, request) })
-		return err
-	}
-	in, _ := id.(scope)
-	options := follow.Options{Name: in.kind.Resource, Resource: in.kind.GroupVersionResource}
-	group := in.kind.account
-	if group == "" && (in.kind.getOnly || byPods[in.kind]) {
-		group = byName
-	}
+	group, options := byName, follow.Options{}
 	var source *follow.Source
-	if in.kind.getOnly {
-		options.Every = refetchInterval
-		source, err = f.poll(group, options,
-			func(ctx context.Context, s *follow.Source) error { return f.get(ctx, in, s.Request(in.kind.Resource)) })
-	} else {
-		options.Namespace, options.FieldSelector, options.Sink = in.namespace, in.fields, sink{f.store, in}
-		if source, err = f.groups[group].Add(options); err == nil {
-			source.StartAt(f.store.versionOf(in))
-			source.Start()
+	switch id := id.(type) {
+	case tokenRequest:
+		options = polled("tokens", againInterval, func(ctx context.Context) error { return f.renewToken(ctx, id) })
+	case scope:
+		if id.kind.getOnly {
+			options = polled(id.kind.Resource, refetchInterval, func(ctx context.Context) error {
+				return f.get(ctx, id, source.Request(id.kind.Resource))
+			})
+		} else {
+			options = follow.Options{Name: id.kind.Resource, Namespace: id.namespace, FieldSelector: id.fields,
+				Sink: sink{f.store, id}}
+		}
+		options.Resource = id.kind.GroupVersionResource
+		if id.kind.account != "" || !id.kind.getOnly && !byPods[id.kind] {
+			group = id.kind.account
 		}
 	}
-	if err == nil {
-		f.sources[id] = source
+	if source, err = f.groups[group].Add(options); err != nil {
+		return err
 	}
-	return err
+	if in, ok := id.(scope); ok {
+		source.StartAt(f.store.versionOf(in)) // kept objects are at least as new
+	}
+	source.Start()
+	f.sources[id] = source
+	return nil
 }
 
-// poll starts a source that fetches what cannot be followed.
-func (f *follower) poll(
-	group string, options follow.Options, fetch func(context.Context, *follow.Source) error,
-) (source *follow.Source, err error) {
-	options.Optional = true
-	options.Stream = func(ctx context.Context, stepped func(string)) error {
-		err := fetch(ctx, source)
-		if err == nil {
-			stepped("")
-		}
-		return err
-	}
-	if source, err = f.groups[group].Add(options); err == nil {
-		source.Start()
-	}
-	return source, err
+// polled returns the Options of a source that fetches what cannot be followed.
+func polled(name string, every time.Duration, fetch func(context.Context) error) follow.Options {
+	return follow.Options{Name: name, Optional: true, Every: every,
+		Stream: func(ctx context.Context, stepped func(string)) error {
+			err := fetch(ctx)
+			if err == nil {
+				stepped("")
+			}
+			return err
+		}}
 }
 
 // Run follows until ctx is done.
 func (f *follower) Run(ctx context.Context) {
-	for id, source := range f.sources {
-		if in, ok := id.(scope); ok {
-			source.StartAt(f.store.versionOf(in)) // kept objects are at least as new
-		}
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, group := range f.groups {
@@ -231,23 +227,10 @@ func (f *follower) update(ctx context.Context) {
 	f.store.dropTokens(wanted)
 }
 
-// isRefused reports whether a scope must no longer be kept for an account, because kube-apiserver has forbidden it for
-// refusalPatience. err is kube-apiserver's last answer. A 401 is about the token, and does not mean that the account
-// lacks rights.
-func (f *follower) isRefused(in scope, err error) bool {
-	f.store.mu.Lock()
-	defer f.store.mu.Unlock()
-	set := f.store.sets[in]
-	switch {
-	case set == nil:
-		return false
-	case !apierrors.IsForbidden(err):
-		set.refused = time.Time{}
-		return false
-	case set.refused.IsZero():
-		set.refused = time.Now()
-	}
-	return time.Since(set.refused) >= f.patience
+// isRefused reports whether what a source follows must no longer be kept for an account, because kube-apiserver has
+// forbidden it for refusalPatience. A 401 is about the token, and does not mean that the account lacks rights.
+func (f *follower) isRefused(state follow.State) bool {
+	return !state.ForbiddenSince.IsZero() && time.Since(state.ForbiddenSince) >= f.patience
 }
 
 // get gets an object that may be got, but not followed.

@@ -29,14 +29,13 @@ func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	var last atomic.Pointer[tls.Certificate]
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
-		if err != nil {
-			if known := last.Load(); known != nil {
-				return known, nil
-			}
-			return nil, err
+		if err == nil {
+			last.Store(&pair)
 		}
-		last.Store(&pair)
-		return &pair, nil
+		if known := last.Load(); known != nil {
+			return known, nil
+		}
+		return nil, err
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-
-	"github.com/application-grid/application-grid/pkg/follow"
 )
 
 const (
@@ -134,28 +132,26 @@ func (s *Store) useKeys(encoded []byte) error {
 	return nil
 }
 
-// refreshKeys returns a function that reads the cluster's keys from time to time, with the credentials of any account.
-// Every ServiceAccount may read them (the ClusterRole system:service-account-issuer-discovery), but the node may not.
-func (s *Store) refreshKeys(asAny rest.Interface) func(context.Context, *follow.Source) error {
-	return func(ctx context.Context, _ *follow.Source) error {
-		s.mu.Lock()
-		fresh := time.Since(s.keysAt) < refetchInterval
-		s.mu.Unlock()
-		if fresh {
-			return nil
-		}
-		encoded, err := asAny.Get().Timeout(tokenTimeout).MaxRetries(0).AbsPath("/openid/v1/jwks").DoRaw(ctx)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if err := s.useKeys(encoded); err != nil {
-			return err
-		}
-		if s.keysAt = time.Now(); string(s.values[keyKeys]) != string(encoded) {
-			s.recordValue(keyKeys, encoded)
-		}
+// refreshKeys reads the cluster's keys from time to time, with the credentials of any account. Every ServiceAccount may
+// read them (the ClusterRole system:service-account-issuer-discovery), but the node may not.
+func (s *Store) refreshKeys(ctx context.Context, asAny rest.Interface) error {
+	s.mu.Lock()
+	fresh := time.Since(s.keysAt) < refetchInterval
+	s.mu.Unlock()
+	if fresh {
 		return nil
 	}
+	encoded, err := asAny.Get().Timeout(tokenTimeout).MaxRetries(0).AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.useKeys(encoded); err != nil {
+		return err
+	}
+	if s.keysAt = time.Now(); string(s.values[keyKeys]) != string(encoded) {
+		s.recordValue(keyKeys, encoded)
+	}
+	return nil
 }

@@ -101,7 +101,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := kept(nil)
-	f := &follower{store: s, groups: map[string]*follow.Group{"": group, byName: group}, sources: map[any]*follow.Source{}}
+	f := &follower{store: s, groups: map[string]*follow.Group{byName: group}, sources: map[any]*follow.Source{}}
 	for _, in := range always("node0") {
 		f.sources[in] = nil // these are there
 	}

@@ -113,8 +113,8 @@ func (s *start) images() {
 			s.add("the image of %s may not be on the node: no container has run with it", use.user)
 		}
 		if s.ofTokens[name] {
-			s.add("the image of %s was pulled with a token of the pod's ServiceAccount: at each start the kubelet gets "+
-				"a new one from kube-apiserver, to verify that the pod may use the image", use.user)
+			s.add("the image of %s was pulled with a token of the pod's ServiceAccount: at each start the kubelet "+
+				"gets a new one from kube-apiserver, to verify that the pod may use the image", use.user)
 		}
 	}
 }
@@ -158,8 +158,8 @@ func (s *start) elsewhere() {
 			"the kubelet fails it after a restart")
 	}
 	evicts := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
-	taint, found := helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.node.Spec.Taints, s.pod.Spec.Tolerations, evicts,
-		false)
+	taint, found := helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.node.Spec.Taints, s.pod.Spec.Tolerations,
+		evicts, false)
 	if found {
 		s.add("it does not tolerate the Node's taint %s, so that the kubelet fails it after a restart",
 			taint.ToString())
@@ -191,8 +191,8 @@ func (s *start) devices() {
 // readImagesOfTokens returns the images that were pulled only with tokens of ServiceAccounts, by name without tag and
 // digest, from the kubelet's own records of the images that it has pulled (ImagePulledRecord of
 // kubelet.config.k8s.io). A kubelet before 1.35 has none. A later one uses such an image only for a pod for whose
-// ServiceAccount the credential provider gives a credential again, and for that the kubelet needs the ServiceAccount and
-// a new token from kube-apiserver, and most providers the cloud (pkg/credentialprovider/plugin and
+// ServiceAccount the credential provider gives a credential again. For that the kubelet needs the ServiceAccount and a
+// new token from kube-apiserver, and most providers the cloud (pkg/credentialprovider/plugin and
 // pkg/kubelet/images/pullmanager of Kubernetes).
 func readImagesOfTokens(dir string) map[string]bool {
 	images := map[string]bool{}

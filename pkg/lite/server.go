@@ -110,17 +110,15 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s names this server: give the kubelet's own, from before it was pointed "+
 			"here", config.Kubeconfig)
 	}
-	s := &Server{config: config, connection: connection,
+	s := &Server{config: config, connection: connection, link: connection.Link(),
 		callers: quota.New(maxRequests), tokens: quota.New(maxRequests),
 		store: newStore(nodeOf(certificate.Subject))}
+	s.link.Require("/api/v1/nodes/" + s.store.node)
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.heardPrecision = min(keepHeard, config.MaxOfflineAge/10)
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	if err := s.connect(); err != nil {
-		return nil, err
-	}
 	if err := s.useCA(); err != nil {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
 	}
@@ -130,20 +128,21 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		}
 		s.writeFiles(logger) // a certificate in the kubeconfig may be new
 	})
-	s.metrics = newMetrics(s)
 	if s.listener, err = listen.TCP(context.Background(), "--port", config.Address); err != nil {
 		return nil, err
 	}
-	if err := s.open(logger); err != nil {
-		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), s.listener.Close())
+	if err = s.open(logger); err == nil {
+		err = s.connect()
 	}
+	if err != nil {
+		return nil, errors.Join(err, s.disk.Close(), s.listener.Close())
+	}
+	s.metrics = newMetrics(s)
 	return s, nil
 }
 
 // connect makes what asks kube-apiserver.
 func (s *Server) connect() (err error) {
-	s.link = s.connection.Link()
-	s.link.Require("/api/v1/nodes/" + s.store.node)
 	if s.follower, err = newFollower(s.store, s.connection); err != nil {
 		return err
 	}
@@ -285,10 +284,6 @@ func (s *Server) report() health.Report {
 		report.Note("kube-apiserver answers")
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
-	}
-	if s.left() == 0 {
-		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
-			"flash", hourlyBytes>>20)
 	}
 	e := s.explained.Load()
 	report.Reasons = e.Missing

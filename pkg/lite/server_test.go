@@ -340,12 +340,12 @@ func (f *fixture) start() {
 
 // report and condition are what the server says now.
 func (f *fixture) report() health.Report {
-	f.server.updateExplanation()
+	f.server.explain()
 	return f.server.report()
 }
 
 func (f *fixture) condition() corev1.NodeCondition {
-	f.server.updateExplanation()
+	f.server.explain()
 	return f.server.condition()
 }
 

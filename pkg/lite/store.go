@@ -47,10 +47,10 @@ type Store struct {
 	// wholeState includes.
 	pending, inState changes
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
-	// a bookmark at least about every minute. heardKept is the value on the disk. heardHere is when heard was received
-	// or read, by the monotonic clock of this process, which changes of the wall clock do not affect.
-	heard, heardKept, heardHere time.Time
-	// heardPrecision is how much older than heard heardKept may be.
+	// a bookmark at least about every minute. heardHere is when heard was received or read, by the monotonic clock of
+	// this process, which changes of the wall clock do not affect.
+	heard, heardHere time.Time
+	// heardPrecision is how much older than heard the value on the disk may be.
 	heardPrecision time.Duration
 	// keys are the cluster's keys for tokens, and keysAt is when they were received.
 	keys   jose.JSONWebKeySet
@@ -68,8 +68,6 @@ type set struct {
 	saved bool
 	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
-	// refused is since when an account has been refused it.
-	refused time.Time
 	// read is when an account last read it, or when the account's last watch of it ends.
 	read time.Time
 }
@@ -210,7 +208,6 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 		s.ends[types.UID(parts[1])] = endOf(value)
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
-		s.heardKept = s.heard
 	case letter == keyKeys:
 		err = s.useKeys(value)
 	}
@@ -330,8 +327,9 @@ func (s *Store) isCurrent(of scope) bool {
 // noteContact records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
 func (s *Store) noteContact(now time.Time) {
 	s.heard, s.heardHere = now.Round(0), time.Now()
-	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
-		s.heardKept = now
+	var kept time.Time
+	_ = kept.UnmarshalText(s.values[keyHeard]) // it is zero if there is none
+	if age := now.Sub(kept); age < 0 || age > s.heardPrecision {
 		s.recordValue(keyHeard, textOf(now))
 	}
 }
@@ -596,8 +594,8 @@ func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
 		s.kindOf(info, kind{account: account}), s.kindOf(info, kind{account: account, getOnly: true}))
 }
 
-// findObject returns one object of the first kind that has it; nil if kube-apiserver has not sent it. A list that covers
-// the object is never behind, so it takes precedence over others, and over objects that are fetched from time to time.
+// findObject returns one object of the first kind that has it; nil if kube-apiserver has not sent it. A list that
+// covers the object is never behind, so it takes precedence over objects that are fetched from time to time.
 func (s *Store) findObject(name types.NamespacedName, among ...*kind) *wire.Object {
 	for _, k := range among {
 		if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {

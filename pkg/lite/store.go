@@ -506,6 +506,9 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 		state[key] = change{value: value}
 	}
 	for in, set := range s.sets {
+		if set.version > 0 { // it may be newer than the value
+			state[in.key(keySet)] = change{value: strconv.AppendUint(nil, set.version, 10)}
+		}
 		for name, o := range set.objects {
 			state[objectKey(in, name)] = change{object: o}
 		}

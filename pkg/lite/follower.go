@@ -43,8 +43,8 @@ type follower struct {
 	sources map[any]*follow.Source
 }
 
-// newFollower makes a follower into a Store that is loaded. It reads with the node's credentials, and what accounts read
-// with theirs.
+// newFollower makes a follower into a Store that is loaded. It reads with the node's credentials, and what accounts
+// read with theirs.
 func newFollower(store *Store, connection *apiclient.Connection) (*follower, error) {
 	own, err := connection.Config()
 	if err != nil {

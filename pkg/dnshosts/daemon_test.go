@@ -323,8 +323,6 @@ func TestNodeUnknown(t *testing.T) {
 	eventually(t, "no names without the label", fileIs(path, block()))
 }
 
-<<<<<<< HEAD
-=======
 // TestAllNamesGo: not before the API server is known to have the node, because a wrapper shows no endpoints to a node
 // that was deleted.
 func TestAllNamesGo(t *testing.T) {
@@ -341,22 +339,6 @@ func TestAllNamesGo(t *testing.T) {
 	eventually(t, "there are no names", fileIs(path, block()))
 }
 
-// TestFailedWriteIsRepeated: without another event.
-func TestFailedWriteIsRepeated(t *testing.T) {
-	a := newAPI(t)
-	a.populate(1, 2)
-	dir := filepath.Join(t.TempDir(), "missing")
-	path := filepath.Join(dir, "hosts")
-	d := startDaemon(t, a.URL, path)
-	d.says(t, "no such file or directory")
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the file is written", fileIs(path, block(east0, east1)))
-	d.says(t)
-}
-
->>>>>>> 171973cd (Test names, holders of addresses and Local Services once a clause)
 // TestWhatIsAskedFor: of nodes the own one, and of Services and their EndpointSlices those of ServiceGrids.
 func TestWhatIsAskedFor(t *testing.T) {
 	a, _, _ := following(t)

@@ -137,31 +137,28 @@ func (m *gridMemory) ofSite(site string) *siteMemory {
 
 // Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	grid, name := r.New(), request.NamespacedName
-	switch err := r.cache.Get(ctx, name, grid); {
-	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
-		r.grids.Delete(name) // the garbage collector deletes the children, unless they are to be orphaned
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("reading the grid: %w", err)
+	name := request.NamespacedName
+	grid, err := r.readGrid(ctx, r.cache, name)
+	if grid == nil || err != nil {
+		return reconcile.Result{}, err
 	}
 	known, _ := r.grids.Load(name)
 	m, ok := known.(*gridMemory)
+	if ok = ok && m.uid == grid.GetUID(); ok && r.isAhead(ctx, grid, m) {
+		return reconcile.Result{RequeueAfter: burst}, nil
+	}
+	// The cache may be older than the last actions of a former controller, or of this one, which nothing may undo.
+	if !ok || older(grid.GetResourceVersion(), m.writtenVersion) {
+		if grid, err = r.readGrid(ctx, r.live, name); grid == nil || err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	if !ok || m.uid != grid.GetUID() { // the memory is that of a former grid of the name
-		live := r.New()
-		if err := r.live.Get(ctx, name, live); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
-		if older(grid.GetResourceVersion(), live.GetResourceVersion()) { // than the former controller's last actions
-			return reconcile.Result{RequeueAfter: burst}, nil
-		}
 		m = newMemory(grid)
+		m.writtenVersion = grid.GetResourceVersion()
 		r.grids.Store(name, m)
 	}
 	owner := gridchild.OwnerOf(r.GridKind, grid)
-	if r.isAhead(ctx, grid, owner, m) {
-		return reconcile.Result{RequeueAfter: burst}, nil
-	}
 	switch changed := grid.DeepCopyObject().(type) {
 	case *v1.ServiceGrid:
 		again := r.reconcileService(ctx, changed, owner, m)
@@ -172,9 +169,22 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
 }
 
+// readGrid reads a grid; nil if there is none, or it is being deleted.
+func (r *reconciler) readGrid(ctx context.Context, from client.Reader, name types.NamespacedName) (v1.Object, error) {
+	grid := r.New()
+	switch err := from.Get(ctx, name, grid); {
+	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
+		r.grids.Delete(name) // the garbage collector deletes the children, unless they are to be orphaned
+		return nil, nil //nolint:nilnil // as the comment says
+	case err != nil:
+		return nil, fmt.Errorf("reading the grid: %w", err)
+	}
+	return grid, nil
+}
+
 // isAhead reports whether the caches do not show yet what this controller has written. It waits for that, but not long.
-func (r *reconciler) isAhead(ctx context.Context, grid v1.Object, o *gridchild.Owner, m *gridMemory) bool {
-	now := r.clock.Now()
+func (r *reconciler) isAhead(ctx context.Context, grid v1.Object, m *gridMemory) bool {
+	now, o := r.clock.Now(), gridchild.OwnerOf(r.GridKind, grid)
 	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.writtenAt.Add(cacheLag)) {
 		return true
 	}

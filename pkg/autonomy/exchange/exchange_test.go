@@ -158,6 +158,16 @@ func TestSilent(t *testing.T) {
 			nodes[0].away.Store(true)
 			time.Sleep(2 * settle)
 			nodes[0].expect("silent", nodes[0].hidden(), last.name)
+			nodes[0].away.Store(false)
+			time.Sleep(2 * time.Second)
+			nodes[0].expect("silent, the upstream is back", nodes[0].hidden(), "")
+			nodes[0].away.Store(true)
+			time.Sleep(2 * settle)
+			nodes[0].mu.Lock()
+			nodes[0].cluster = ""
+			nodes[0].mu.Unlock()
+			time.Sleep(2 * loadInterval)
+			nodes[0].expect("silent, nothing is exchanged", nodes[0].hidden(), "")
 		})
 	}
 }
@@ -239,6 +249,86 @@ func TestSeveralAddresses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnswers: pods are told only to those who need them and have another version.
+func TestAnswers(t *testing.T) {
+	inSite(t, 2, func(t *testing.T, _ *lan, nodes []*node) {
+		t.Helper()
+		n := nodes[0]
+		if got := n.answerQuestion("n1", question{Needs: true}); got.Version != 0 || got.Pods != nil {
+			t.Errorf("nothing is known, and the answer is %+v", got)
+		}
+		n.runs("p=10.0.0.1")
+		version := n.answerQuestion("n1", question{}).Version
+		for asked, want := range map[question]bool{
+			{}: false, {Needs: true}: true, {Needs: true, Version: version}: false,
+			{Needs: true, Version: version - 1}: true, {Version: version - 1}: false,
+		} {
+			if got := n.answerQuestion("n1", asked); got.Version != version || got.Pods != nil != want {
+				t.Errorf("%+v is answered with %+v", asked, got)
+			}
+		}
+		n.runs("p=10.0.0.1")
+		if got := n.answerQuestion("n1", question{}).Version; got != version {
+			t.Error("the same pods have another version")
+		}
+	})
+}
+
+// TestConnectionsEnd: a connection is not used when what was proved on it no longer holds.
+func TestConnectionsEnd(t *testing.T) {
+	for what, change := range map[string]func(n *node){
+		"another cluster": func(n *node) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.cluster = "another"
+		},
+		"no cluster": func(n *node) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.cluster = ""
+		},
+		"another key":                  func(n *node) { n.keys(testKey(7)) },
+		"the other is not of the site": func(n *node) { n.setMembers(n.Site()[:1]) },
+		"too many nodes": func(n *node) {
+			members := slices.Clone(n.Site())
+			for i := range maxMembers {
+				members = append(members, facts.SiteNode{Name: fmt.Sprint("more", i)})
+			}
+			n.setMembers(members)
+		},
+	} {
+		inSite(t, 2, func(_ *testing.T, _ *lan, nodes []*node) {
+			sendAway(nodes)
+			time.Sleep(settle)
+			nodes[1].expect("alive", nodes[1].alive(), "n0")
+			change(nodes[0])
+			time.Sleep(2*loadInterval + settle)
+			nodes[1].expect("alive, and "+what, nodes[1].alive(), "")
+		})
+	}
+}
+
+// TestNeverAPartner: a machine that refuses connections, and has never taken part, is not suspected. While nothing is
+// exchanged, those that have are not forgotten.
+func TestNeverAPartner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := newSite(t, newLAN(), 2)
+		nodes[0].away.Store(true)
+		stop := startAll(nodes[:1])
+		time.Sleep(time.Minute)
+		nodes[0].expect("suspected", nodes[0].suspects(), "")
+		stop()
+		nodes[0].partners = map[string]struct{}{"n1": {}}
+		nodes[0].setMembers(nil)
+		stop = startAll(nodes[:1])
+		time.Sleep(time.Minute)
+		stop()
+		if _, found := nodes[0].partners["n1"]; !found {
+			t.Error("a partner is forgotten while this node's address is not known")
+		}
+	})
 }
 
 // TestUnreached: which errors mean that nothing arrives from a machine.
@@ -634,7 +724,7 @@ func TestIntruder(t *testing.T) {
 				}
 				return err
 			},
-			"a question that is too large": sends(strings.Repeat("?", 2*maxMessage)),
+			"a question that is too large": sends(map[string]string{"?": strings.Repeat("?", 2*maxMessage)}),
 		} {
 			before := nodes[0].ignoredFor(reasonFormat)
 			conn := dial()
@@ -647,6 +737,19 @@ func TestIntruder(t *testing.T) {
 				t.Errorf("%s is not counted", what)
 			}
 			_ = conn.Close()
+		}
+		for range 2 * maxLinksOf {
+			conn := dial()
+			defer conn.Close()
+			if _, err := greet(conn, 1, right); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		nodes[0].Exchange.mu.Lock()
+		defer nodes[0].Exchange.mu.Unlock()
+		if links := len(nodes[0].links["n1"]); links != maxLinksOf {
+			t.Errorf("%d connections with one node are kept", links)
 		}
 	})
 }
@@ -678,7 +781,7 @@ func TestStrangers(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		if now := strangers(); now != n {
-			t.Errorf("%d connections were open, and one from an address that no node has has left %d", n, now)
+			t.Errorf("%d connections were open, and another one, of no node, has left %d", n, now)
 		}
 		_ = unknown.Close()
 		sendAway(nodes)

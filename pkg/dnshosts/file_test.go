@@ -269,7 +269,7 @@ func TestOverwritten(t *testing.T) {
 }
 
 // TestFailuresKeepTheFile: what cannot be replaced stays, and the error says why. TestDiskFails has a full disk and one
-// that is read-only, TestFailedWriteIsRepeated a missing directory.
+// that is read-only, TestDirectoryComesLate a missing directory.
 func TestFailuresKeepTheFile(t *testing.T) {
 	t.Run("not a file", func(t *testing.T) {
 		f := newFile(t)

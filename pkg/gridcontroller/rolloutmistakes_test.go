@@ -112,7 +112,8 @@ func TestEmptyWaves(t *testing.T) {
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's sites select none")
 	f.expect(grid, "SpecWarning=True NoEffect", "spec.rollout.waves[canary] has no site",
-		"spec.overrides[big] selects no site")
+		"spec.overrides[big] selects no site",
+		"more than one of spec.rollout.waves names east; the first one counts")
 	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -113,8 +114,10 @@ func watchNodes(c cache.Cache, k v1.GridKind) source.Source {
 	gridsOf := func(ctx context.Context, node *corev1.Node) (requests []reconcile.Request) {
 		for key := range node.Labels {
 			list := k.NewList()
-			// Neither a cache nor the function returns an error.
-			_ = c.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
+			err := c.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
+			}
 			_ = meta.EachListItem(list, func(grid runtime.Object) error {
 				if of, ok := grid.(client.Object); ok {
 					requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(of)})

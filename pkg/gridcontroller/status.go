@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -239,6 +240,13 @@ func (p *report) warnings() (all []string) {
 			all = append(all, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
 		}
 	}
+	named, twice := sets.New[string](), sets.New[string]()
+	for _, wave := range ptr.Deref(p.spec.Rollout, v1.Rollout{}).Waves {
+		names := sets.New(ptr.Deref(wave.Sites, v1.SiteSelector{}).Names...)
+		twice = twice.Union(named.Intersection(names))
+		named = named.Union(names)
+	}
+	warn("more than one of spec.rollout.waves names %s; the first one counts", sets.List(twice))
 	return all
 }
 

@@ -295,7 +295,7 @@ func TestDelegatedEventsAreEncodedAgain(t *testing.T) {
 	}
 
 	// As kube-proxy sends it.
-	when := metav1.NowMicro()
+	when := metav1.NewMicroTime(time.Date(2026, 7, 3, 10, 20, 30, 123456789, time.UTC))
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "node0.17", Namespace: "default"}, EventTime: when,
 		ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-h",

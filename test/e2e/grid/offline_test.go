@@ -203,7 +203,7 @@ func TestLeaseLost(t *testing.T) {
 	}
 	f.Logf("the leader has ended %s after it lost the API server", time.Since(begin))
 	if code := leader.ProcessState.ExitCode(); code != 1 ||
-		!strings.Contains(output.String(), "application-grid-controller: running: leader election lost") {
+		!strings.Contains(output.String(), "application-grid-controller: leader election lost") {
 		f.Errorf("exit code %d, and it says\n%s", code, output.String())
 	}
 	f.led()

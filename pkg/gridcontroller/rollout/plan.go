@@ -104,7 +104,7 @@ type Plan struct {
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
-	// Known are those of the written and of this plan's status. For Gap no controller followed the rollout before.
+	// Known are those of the written and of this plan's status. Gap is for how long nobody followed the rollout before.
 	Known []Heard
 	Gap   time.Duration
 }

@@ -14,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -222,22 +224,20 @@ func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteSt
 // without any nodes probably has. If it has not, no pods are running that would have to be removed.
 func (p *pass) removeSite(ctx context.Context, live *child) error {
 	named := strings.TrimPrefix(live.name, p.owner.Name+"-") // the label that names the site may have been changed
-	nodes, there := 0, ""
-	err := pages.Each(ctx, p.live, pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node")),
-		func(node *metav1.PartialObjectMetadata) {
-			nodes++
-			if site, in := node.Labels[p.owner.Key]; in && (site == live.site || site == named) {
-				there = node.Name
-			}
-		})
-	switch {
-	case err != nil:
-		return fmt.Errorf("before %s %s is removed: listing the nodes: %w", p.Child.Kind, live.name, err)
-	case nodes == 0:
-		return fmt.Errorf("%s %s is not removed: the API server has no nodes at all", p.Child.Kind, live.name)
-	case there != "":
-		return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not shown yet",
-			p.Child.Kind, live.name, there)
+	if len(validation.IsValidLabelValue(named)) > 0 {        // it is not a site, but the end of some name
+		named = live.site
+	}
+	for _, of := range []client.MatchingLabels{nil, {p.owner.Key: live.site}, {p.owner.Key: named}} {
+		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
+		switch err := p.live.List(ctx, nodes, of, client.Limit(1)); {
+		case err != nil:
+			return fmt.Errorf("before %s %s is removed: listing the nodes: %w", p.Child.Kind, live.name, err)
+		case of == nil && len(nodes.Items) == 0:
+			return fmt.Errorf("%s %s is not removed: the API server has no nodes at all", p.Child.Kind, live.name)
+		case of != nil && len(nodes.Items) > 0:
+			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not shown "+
+				"yet", p.Child.Kind, live.name, nodes.Items[0].Name)
+		}
 	}
 	return p.deleteObject(ctx, objectOf(p.owner, live))
 }

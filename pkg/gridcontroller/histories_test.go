@@ -855,8 +855,8 @@ func TestDaemonSetOfSomeSites(t *testing.T) {
 	}
 }
 
-// TestOldGridInTheCache: for minutes the cache does not have the last changes of a grid, and a controller that goes on, or
-// has just started, undoes nothing.
+// TestOldGridInTheCache: for minutes the cache does not have the last changes of a grid, and a controller that goes on,
+// or has just started, undoes nothing.
 func TestOldGridInTheCache(t *testing.T) {
 	for name, restarts := range map[string]bool{"goes on": false, "starts": true} {
 		t.Run(name, func(t *testing.T) {

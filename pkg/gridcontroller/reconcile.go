@@ -174,7 +174,8 @@ func (r *reconciler) readGrid(ctx context.Context, from client.Reader, name type
 	grid := r.New()
 	switch err := from.Get(ctx, name, grid); {
 	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
-		r.grids.Delete(name) // the garbage collector deletes the children, unless they are to be orphaned
+		// The garbage collector deletes the children, unless they are to be orphaned.
+		r.grids.Delete(name)
 		return nil, nil //nolint:nilnil // as the comment says
 	case err != nil:
 		return nil, fmt.Errorf("reading the grid: %w", err)

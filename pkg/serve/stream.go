@@ -13,8 +13,8 @@ import (
 // Steps is the source of a stream that is already encoded and compressed: a node's share, in package hub. Its methods
 // are called by one goroutine.
 type Steps interface {
-	// Next returns the next data to write, or none. release is called when they were written, with a function that takes
-	// the arrival time of each change in them, or when they could not be, with nil. An error ends the stream.
+	// Next returns the next data to write, or none. release is called when they were written, with a function that
+	// takes the arrival time of each change in them, or when they could not be, with nil. An error ends the stream.
 	Next() (data [][]byte, release func(observe func(received time.Time)), err error)
 	// Changed has a value when Next may have more.
 	Changed() <-chan struct{}

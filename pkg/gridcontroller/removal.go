@@ -227,7 +227,8 @@ func (p *pass) removeSite(ctx context.Context, live *child) error {
 	if len(validation.IsValidLabelValue(named)) > 0 {        // it is not a site, but the end of some name
 		named = live.site
 	}
-	for _, of := range []client.MatchingLabels{nil, {p.owner.Key: live.site}, {p.owner.Key: named}} {
+	looks := []client.MatchingLabels{nil, {p.owner.Key: live.site}, {p.owner.Key: named}}
+	for _, of := range slices.CompactFunc(looks, maps.Equal) { // mostly both names are the same
 		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
 		switch err := p.live.List(ctx, nodes, of, client.Limit(1)); {
 		case err != nil:

@@ -3,6 +3,7 @@ package lite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -236,10 +237,15 @@ func (s *Server) reportAccounts(report *health.Report) {
 			report.Note("%s reads %d different lists and objects, and no more are kept of one", account, of[account])
 		}
 	}
+	var large []string
 	for id, heavy := range s.store.heavy {
 		if in, ok := id.(scope); ok {
-			report.Note("%s of %s (%.1f MiB) are too large, and are not kept", in.kind.Resource, in.kind.account,
-				float64(heavy.size)/(1<<20))
+			large = append(large, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
+				float64(heavy.size)/(1<<20)))
 		}
+	}
+	if slices.Sort(large); len(large) > 0 {
+		report.Note("%d are too large, and are not kept: %s", len(large),
+			strings.Join(large[:min(len(large), 3)], ", "))
 	}
 }

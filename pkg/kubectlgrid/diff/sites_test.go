@@ -277,8 +277,8 @@ func TestService(t *testing.T) {
 	answers, err := applied(t, webSpec("one", ""), nil).Compare(t.Context(), object(t, `{apiVersion: superedge.io/v1,
 		kind: ServiceGrid, metadata: {namespace: shop, name: web},
 		spec: {gridUniqKey: zone1, template: {ports: [{port: 80}]}}}`))
-	if err != nil || len(answers) != 1 || answers[0].Title != "ServiceGrid shop/web" || answers[0].Child != "Service.shop.web-svc" ||
-		!answers[0].Differs() {
+	if err != nil || len(answers) != 1 || answers[0].Title != "ServiceGrid shop/web" ||
+		answers[0].Child != "Service.shop.web-svc" || !answers[0].Differs() {
 		t.Errorf("got %+v, %v", answers, err)
 	}
 }

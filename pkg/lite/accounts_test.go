@@ -398,12 +398,12 @@ func TestStrangersWithTokens(t *testing.T) {
 		}
 	}
 	// A pod that is gone has no token any more.
-	store.setEnd("u-dns", end{at: time.Now(), outcome: confirmed})
+	store.setRemoval("u-dns", removal{at: time.Now(), outcome: confirmed})
 	if code, body := f.ask(late, paths[0]); code != http.StatusServiceUnavailable {
 		t.Errorf("of a pod that is gone: %d %s", code, body)
 	}
 	// Nor is it in what others are answered.
-	store.setEnd("u-guest", end{at: time.Now(), outcome: confirmed})
+	store.setRemoval("u-guest", removal{at: time.Now(), outcome: confirmed})
 	code, body := f.ask(f.tokenOf("shop/till"), "/api/v1/pods?fieldSelector=metadata.namespace%3Dshop")
 	if code != http.StatusOK || strings.Contains(body, "guest") {
 		t.Errorf("pods without those that are gone: %d %s", code, body)

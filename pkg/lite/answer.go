@@ -56,7 +56,7 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 		query.Get("labelSelector") != "", query.Get("continue") != "":
 		return unknownAnswer(r)
 	case info.Name == "":
-		return s.answerList(w, r, scope{kind: k, namespace: info.Namespace}, back)
+		return s.answerListOrWatch(w, r, scope{kind: k, namespace: info.Namespace}, back)
 	}
 	object := s.store.getObject(info, account)
 	if object == nil {
@@ -65,12 +65,12 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 	return serve.WriteObject(w, r, k.resource, object)
 }
 
-// answerList answers a list, or begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The
+// answerListOrWatch answers a list, or begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The
 // client then continues there from its version.
 //
 // A client may have a newer version than the set, from a bookmark or from another list. It gets the set nevertheless,
 // because a reflector without an answer gives its pods nothing at all. A watch from an older version is refused.
-func (s *Server) answerList(w http.ResponseWriter, r *http.Request, in scope, back <-chan struct{}) error {
+func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in scope, back <-chan struct{}) error {
 	query := r.URL.Query()
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {

@@ -135,12 +135,12 @@ func TestPowerCutInARepeatedDelete(t *testing.T) {
 		p.server.commit(klog.Background(), hourlyBytes)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/shop/pods/till", nil)
 		for range refusals {
-			p.server.recordEnd(r, "u1", intended)
-			p.server.recordEnd(r, "u1", refused)
+			p.server.commitRemoval(r, "u1", intended)
+			p.server.commitRemoval(r, "u1", refused)
 			p.expect("refused", "u1")
 		}
 		r.Body = io.NopCloser(strings.NewReader(`{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`))
-		_, err := p.server.noteRemoval(httptest.NewRecorder(), r)
+		_, err := p.server.intendRemoval(httptest.NewRecorder(), r)
 		p.must(err)
 		p.must(p.server.disk.Close())
 		p.open()

@@ -283,7 +283,7 @@ func (p *keeper) at(version string, change func(to sink)) {
 
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
-	if p.server.store.setEnd(uid, end{at: time.Now().Add(-since), outcome: confirmed}) {
+	if p.server.store.setRemoval(uid, removal{at: time.Now().Add(-since), outcome: confirmed}) {
 		p.server.write(klog.Background(), p.server.store.takeGone)
 	}
 }
@@ -335,7 +335,7 @@ func TestForgottenPodStaysGone(t *testing.T) {
 		}
 		p.must(p.server.disk.Rewrite())
 		p.reopen()
-		if _, there := p.server.store.ends["u1"]; there == forgotten {
+		if _, there := p.server.store.removals["u1"]; there == forgotten {
 			t.Errorf("after a whole state its end is remembered: %v", there)
 		}
 		p.must(p.server.disk.Close())

@@ -17,7 +17,7 @@
 //     is the Sink of pkg/follow of one of its sets.
 //   - follower follows the wanted sets: some always, the others as the node's pods name them.
 //   - accounts.go notes the accounts' reads; keys.go identifies accounts by their tokens and the cluster's keys.
-//   - disk.go commits changes, and reports those that are not on the disk; gone.go notes which pods are gone.
+//   - disk.go commits changes, and reports those that are not on the disk; removal.go notes which pods are removed.
 //   - The Link of pkg/follow/apiclient knows whether kube-apiserver answers.
 //   - refusals.go recognises pods that a kubelet does not start, whatever answers it gets.
 //   - Server passes requests on, or answers them from the Store.

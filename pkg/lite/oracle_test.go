@@ -190,7 +190,7 @@ func (w *world) remove() {
 	uid := uids[w.random.IntN(len(uids))]
 	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
 	say := func(how outcome) {
-		w.store.setEnd(types.UID(uid), end{at: at, outcome: how})
+		w.store.setRemoval(types.UID(uid), removal{at: at, outcome: how})
 		w.commitGone()
 	}
 	say(intended)

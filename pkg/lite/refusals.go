@@ -181,7 +181,7 @@ func (s *start) devices() {
 			_, known := s.node.Status.Capacity[name]
 			extended := strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
 			if known && extended && !claimed[[2]string{c.Name, string(name)}] {
-				s.add("container %s needs %s: after a boot the kubelet fails the s.pod, unless the device plugin "+
+				s.add("container %s needs %s: after a boot the kubelet fails the pod, unless the device plugin "+
 					"has registered before", c.Name, name)
 			}
 		}

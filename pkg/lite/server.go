@@ -197,7 +197,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 	s.asked.Store(time.Now().Unix())
-	noted, err := s.noteRemoval(w, r)
+	noted, err := s.intendRemoval(w, r)
 	if err != nil {
 		serve.WriteError(w, r, err)
 		return

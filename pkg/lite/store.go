@@ -37,8 +37,8 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// ends has the pods that the kubelet has asked to remove, by their UIDs.
-	ends map[types.UID]end
+	// removals has the pods that the kubelet has asked to remove, by their UIDs.
+	removals map[types.UID]removal
 	// heavy has the candidates that were too large.
 	heavy map[any]leftOut
 	// values has all that the disk must have, by its key, but for the objects of sets.
@@ -118,7 +118,7 @@ const keepHeard = 10 * time.Minute
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
-		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, ends: map[types.UID]end{},
+		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, removals: map[types.UID]removal{},
 		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{}, heardPrecision: keepHeard,
 		needed: make(chan struct{}, 1),
 	}
@@ -205,7 +205,7 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 			s.tokens[request] = kept
 		}
 	case letter == keyGone && len(parts) == 2:
-		s.ends[types.UID(parts[1])] = endOf(value)
+		s.removals[types.UID(parts[1])] = removalOf(value)
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
 	case letter == keyKeys:
@@ -499,7 +499,7 @@ func (s *Store) noteSaved(saved changes) {
 func (s *Store) wholeState() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forgetGone()
+	s.forgetRemovals()
 	s.inState = maps.Clone(s.pending)
 	state := map[string]change{}
 	for key, value := range s.values {
@@ -581,7 +581,7 @@ func (s *Store) readScope(of scope) (version uint64, objects []*wire.Object, ok 
 
 // isGone reports whether an object is a pod that is gone. The caller holds the lock.
 func (s *Store) isGone(k *kind, o *wire.Object) bool {
-	return s.ends[types.UID(o.UID)].outcome > refused && k.GroupVersionResource == pods.GroupVersionResource
+	return s.removals[types.UID(o.UID)].outcome > refused && k.GroupVersionResource == pods.GroupVersionResource
 }
 
 // kindOf returns the kind that a request is for, with k's account and getOnly; nil if that is not kept.

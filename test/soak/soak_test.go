@@ -320,7 +320,7 @@ func (w *world) restoreEtcd() {
 	w.Must(w.Cluster.BackUp(w.Context()))
 	before := w.replicas
 	w.churn()
-	w.Must(w.Cluster.Restore(w.Context()))
+	w.Must(w.Cluster.Restore(w.Context(), 0))
 	w.replicas = before
 	for _, c := range []*cluster.Component{w.Cluster.ControllerManager, w.Cluster.Scheduler, w.Cluster.Kwok} {
 		w.Must(c.Restart(w.Context()))

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -140,8 +141,7 @@ func (f *fixture) look(node *cluster.Node, echo *corev1.Service) (s state, err e
 	for _, slice := range list.Items {
 		names = append(names, slice.Name)
 	}
-	slices.Sort(names)
-	s.slices = strings.Join(names, " ")
+	s.slices = joined(names)
 	s.reached = strings.Join(workload.Reach(f.ctx, node, echo, workload.Tries).Nodes(), " ")
 	hosts, err := os.ReadFile(node.HostsFile)
 	if err != nil {
@@ -158,6 +158,8 @@ func (f *fixture) look(node *cluster.Node, echo *corev1.Service) (s state, err e
 	s.names = strings.Join(slices.Sorted(maps.Keys(known)), " ")
 	return s, nil
 }
+
+func joined(names []string) string { return strings.Join(slices.Sorted(slices.Values(names)), " ") }
 
 // expect waits until every node is shown this, and returns how long it took.
 func (f *fixture) expect(when string, echo *corev1.Service, want state) time.Duration {
@@ -190,9 +192,17 @@ func pids() map[string]int {
 	return all
 }
 
-// TestEtcdRestored: when etcd is set back to a backup, what was lost is gone for clients of every wrapper, and for the
-// daemon, and what is new is there, soon after kube-apiserver is. No process is restarted, and no connection fails.
+// TestEtcdRestored: when etcd is set back to a backup, with lower versions or with higher ones, what was lost is gone for
+// clients of every wrapper, and for the daemon, and what is new is there, soon after kube-apiserver is. No process is
+// restarted, and no connection fails. Of higher versions Kubernetes' own clients take notice as well.
 func TestEtcdRestored(t *testing.T) {
+	for name, bump := range map[string]uint64{"lower": 0, "higher": 1_000_000_000} {
+		t.Run(name, func(t *testing.T) { restored(t, bump) })
+	}
+}
+
+func restored(t *testing.T, bump uint64) {
+	t.Helper()
 	f := newFixture(t)
 	echo := f.service("echo", "")
 	f.service("demo-svc", corev1.ClusterIPNone)
@@ -216,13 +226,24 @@ func TestEtcdRestored(t *testing.T) {
 	f.slice("demo-svc", "demo-lost", behind, 1)
 	f.expect("what will be lost", echo,
 		state{"demo-kept demo-lost echo-kept echo-lost", behind + " " + direct, "demo-0 demo-1"})
+	informer := informers.NewSharedInformerFactoryWithOptions(f.client, 0, informers.WithNamespace(f.namespace)).
+		Discovery().V1().EndpointSlices().Informer()
+	go informer.RunWithContext(f.ctx)
+	informed := func() string {
+		var names []string
+		for _, key := range informer.GetStore().ListKeys() {
+			names = append(names, strings.TrimPrefix(key, f.namespace+"/"))
+		}
+		return joined(names)
+	}
+	f.Eventually("an informer of kube-apiserver's has it", suite.Is("demo-kept demo-lost echo-kept echo-lost", informed))
 	processes := pids()
 	traffic := workload.StartTraffic(f.ctx, workload.URL(echo), 20*time.Millisecond)
 	for _, node := range shared.Nodes() {
 		traffic.From(node, []string{direct, behind, cached})
 	}
 
-	f.Must(shared.Restore(f.ctx))
+	f.Must(shared.Restore(f.ctx, bump))
 	took := suite.Unhindered(func() {
 		f.Eventually("new slices are written", func() error {
 			_, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, "echo-kept", metav1.GetOptions{})
@@ -230,8 +251,11 @@ func TestEtcdRestored(t *testing.T) {
 		})
 		f.slice("echo", "echo-new", cached, 7)
 		f.slice("demo-svc", "demo-new", cached, 2)
-		f.expect("the restored state", echo, state{"demo-kept demo-new echo-kept echo-new", cached + " " + direct,
-			"demo-0 demo-2"})
+		want := state{"demo-kept demo-new echo-kept echo-new", cached + " " + direct, "demo-0 demo-2"}
+		f.expect("the restored state", echo, want)
+		if bump > 0 {
+			f.Eventually("the informer has it", suite.Is(want.slices, informed))
+		}
 	})
 	tried, failed := traffic.End()
 	t.Logf("right %s after kube-apiserver was back; %d of %d connections failed", took, len(failed), tried)

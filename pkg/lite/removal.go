@@ -27,8 +27,8 @@ const (
 	intendedPrefix = "intended "
 )
 
-// end is what is known about the end of a pod, from the kubelet's DELETE and its answer.
-type end struct {
+// removal is what is known about the removal of a pod, from the kubelet's DELETE and its answer.
+type removal struct {
 	at time.Time
 	outcome
 	// refusals is how many of the kubelet's DELETEs kube-apiserver has refused.
@@ -46,89 +46,90 @@ const (
 	confirmed
 )
 
-// isKept reports whether the end is on the disk. The first refusal is erased there. Then the kubelet repeats the DELETE
-// every 10 seconds: if each intention were written and erased, one such pod would use up most of the hourly bytes. So
-// the second one stays on the disk, and is found if the power fails before the answer to any later DELETE is known.
-func (e end) isKept() bool { return e.outcome > refused || e.refusals > 1 }
+// isKept reports whether the removal is on the disk. The first refusal is erased there. Then the kubelet repeats the
+// DELETE every 10 seconds: if each intention were written and erased, one such pod would use up most of the hourly
+// bytes. So the second one stays on the disk, and is found if the power fails before the answer to any later DELETE is
+// known.
+func (r removal) isKept() bool { return r.outcome > refused || r.refusals > 1 }
 
-func (e end) text() []byte {
-	text := textOf(e.at)
-	if e.outcome != confirmed {
+func (r removal) text() []byte {
+	text := textOf(r.at)
+	if r.outcome != confirmed {
 		text = append([]byte(intendedPrefix), text...)
 	}
 	return text
 }
 
-func endOf(value []byte) end {
-	e := end{outcome: confirmed}
+func removalOf(value []byte) removal {
+	r := removal{outcome: confirmed}
 	text, ok := strings.CutPrefix(string(value), intendedPrefix)
 	if ok {
-		e.outcome = intended
+		r.outcome = intended
 	}
-	_ = e.at.UnmarshalText([]byte(text)) // only the key matters
-	return e
+	_ = r.at.UnmarshalText([]byte(text)) // only the key matters
+	return r
 }
 
-// setEnd records the end of a pod. A pod that is gone stays so, because a repeated DELETE may get another answer, for
-// example about a new pod of the same name. It reports whether anything has changed on the disk.
-func (s *Store) setEnd(uid types.UID, e end) bool {
+// setRemoval records the removal of a pod. A pod that is gone stays so, because a repeated DELETE may get another
+// answer, for example about a new pod of the same name. It reports whether anything has changed on the disk.
+func (s *Store) setRemoval(uid types.UID, r removal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.ends[uid]
-	if before.outcome == confirmed || before.outcome == e.outcome {
+	before := s.removals[uid]
+	if before.outcome == confirmed || before.outcome == r.outcome {
 		return false
 	}
-	if e.refusals = before.refusals; e.outcome == refused {
-		e.refusals++
+	if r.refusals = before.refusals; r.outcome == refused {
+		r.refusals++
 	}
-	s.ends[uid] = e
+	s.removals[uid] = r
 	switch {
-	case !e.isKept():
+	case !r.isKept():
 		s.recordValue(goneKey(uid), nil)
-	case e.outcome == confirmed, !before.isKept():
-		s.recordValue(goneKey(uid), e.text())
+	case r.outcome == confirmed, !before.isKept():
+		s.recordValue(goneKey(uid), r.text())
 	default:
 		return false
 	}
 	return true
 }
 
-// revive drops the end of a pod. The caller holds the lock.
+// revive drops the removal of a pod. The caller holds the lock.
 func (s *Store) revive(uid types.UID) {
-	if s.ends[uid].isKept() {
+	if s.removals[uid].isKept() {
 		s.recordValue(goneKey(uid), nil)
 	}
-	delete(s.ends, uid)
+	delete(s.removals, uid)
 }
 
-// forgetGone drops the ends of pods that kube-apiserver has not listed for goneFor. It is called when the whole state
-// is written, so that no file lists a pod and not its end. The caller holds the lock.
-func (s *Store) forgetGone() {
+// forgetRemovals drops the removals of pods that kube-apiserver has not listed for goneFor. It is called when the whole
+// state is written, so that no file lists a pod and not its removal. The caller holds the lock.
+func (s *Store) forgetRemovals() {
 	if pods := s.set(podsOf(s.node)); pods.current {
 		there := map[types.UID]bool{}
 		for _, o := range pods.objects {
 			there[types.UID(o.UID)] = true
 		}
-		for uid, e := range s.ends {
-			if !there[uid] && time.Since(e.at) > goneFor {
-				delete(s.ends, uid)
+		for uid, r := range s.removals {
+			if !there[uid] && time.Since(r.at) > goneFor {
+				delete(s.removals, uid)
 				delete(s.values, goneKey(uid))
 			}
 		}
 	}
 }
 
-// removed is the context value of a DELETE that may remove a pod.
-type removed struct {
+// removing is the context value of a DELETE that may remove a pod.
+type removing struct {
 	name string
 	uid  types.UID
 }
 
-type removedKey struct{}
+type removingKey struct{}
 
-// noteRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
+// intendRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
 // DELETE without grace that it sends when nothing of the pod is left on the node. It returns the request to pass on.
-func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+func (s *Server) intendRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
 		return r, nil
@@ -145,13 +146,13 @@ func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Requ
 		r.URL.Query().Has("dryRun") {
 		return r, nil
 	}
-	s.recordEnd(r, *of, intended)
-	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, *of})), nil
+	s.commitRemoval(r, *of, intended)
+	return r.WithContext(context.WithValue(r.Context(), removingKey{}, removing{info.Name, *of})), nil
 }
 
-// recordEnd records the end of a pod on the disk. If that fails, the next commit tries again.
-func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
-	if s.store.setEnd(uid, end{at: time.Now(), outcome: how}) {
+// commitRemoval records the removal of a pod on the disk. If that fails, the next commit tries again.
+func (s *Server) commitRemoval(of *http.Request, uid types.UID, how outcome) {
+	if s.store.setRemoval(uid, removal{at: time.Now(), outcome: how}) {
 		s.write(klog.FromContext(of.Context()), s.store.takeGone)
 	}
 }
@@ -159,17 +160,17 @@ func (s *Server) recordEnd(of *http.Request, uid types.UID, how outcome) {
 // settleRemoval records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's;
 // the kubelet then repeats the DELETE.
 func (s *Server) settleRemoval(answer *http.Response) {
-	pod, ok := answer.Request.Context().Value(removedKey{}).(removed)
+	pod, ok := answer.Request.Context().Value(removingKey{}).(removing)
 	if !ok {
 		return
 	}
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
-		s.recordEnd(answer.Request, pod.uid, confirmed)
+		s.commitRemoval(answer.Request, pod.uid, confirmed)
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
-		s.recordEnd(answer.Request, pod.uid, refused)
+		s.commitRemoval(answer.Request, pod.uid, refused)
 	}
 }
 

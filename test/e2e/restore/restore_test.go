@@ -192,9 +192,9 @@ func pids() map[string]int {
 	return all
 }
 
-// TestEtcdRestored: when etcd is set back to a backup, with lower versions or with higher ones, what was lost is gone for
-// clients of every wrapper, and for the daemon, and what is new is there, soon after kube-apiserver is. No process is
-// restarted, and no connection fails. Of higher versions Kubernetes' own clients take notice as well.
+// TestEtcdRestored: when etcd is set back to a backup, with lower versions or with higher ones, what was lost is gone
+// for clients of every wrapper, and for the daemon, and what is new is there, soon after kube-apiserver is. No process
+// is restarted, and no connection fails. Of higher versions Kubernetes' own clients take notice as well.
 func TestEtcdRestored(t *testing.T) {
 	for name, bump := range map[string]uint64{"lower": 0, "higher": 1_000_000_000} {
 		t.Run(name, func(t *testing.T) { restored(t, bump) })
@@ -236,7 +236,7 @@ func restored(t *testing.T, bump uint64) {
 		}
 		return joined(names)
 	}
-	f.Eventually("an informer of kube-apiserver's has it", suite.Is("demo-kept demo-lost echo-kept echo-lost", informed))
+	f.Eventually("an informer has it", suite.Is("demo-kept demo-lost echo-kept echo-lost", informed))
 	processes := pids()
 	traffic := workload.StartTraffic(f.ctx, workload.URL(echo), 20*time.Millisecond)
 	for _, node := range shared.Nodes() {

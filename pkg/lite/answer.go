@@ -65,8 +65,8 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 	return serve.WriteObject(w, r, k.resource, object)
 }
 
-// answerListOrWatch answers a list, or begins a watch as kube-apiserver does, and holds it until kube-apiserver is back.
-// The client then continues there from its version.
+// answerListOrWatch answers a list, or begins a watch as kube-apiserver does, and holds it until kube-apiserver is
+// back. The client then continues there from its version.
 //
 // A client may have a newer version than the set, from a bookmark or from another list. It gets the set nevertheless,
 // because a reflector without an answer gives its pods nothing at all. A watch from an older version is refused.

@@ -25,8 +25,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
-// checkName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
-func (p *assigned) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
+// jobName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
+func (p *assigned) jobName(site string, attempt *metav1.Time, check *v1.Check) string {
 	live := cmp.Or(p.child(site), &child{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
 		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
@@ -42,7 +42,7 @@ func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
 		return m.jobs, nil
 	}
 	list := &batchv1.JobList{}
-	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+	err := p.server.List(ctx, list, client.InNamespace(p.owner.Namespace),
 		client.MatchingLabels{v1.LabelCheck: p.owner.Name})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Jobs: %w", err)
@@ -68,7 +68,7 @@ func (p *assigned) check(ctx context.Context, site string, attempt *metav1.Time)
 
 func (p *assigned) runCheck(ctx context.Context, site string, attempt *metav1.Time) (*rollout.CheckResult, error) {
 	check := p.spec.Rollout.Waves[p.waves.Of(site)].Check
-	name := p.checkName(site, attempt, check)
+	name := p.jobName(site, attempt, check)
 	runs := &rollout.CheckResult{Runs: true, Message: "Job " + name + " runs"}
 	jobs, err := p.jobs(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	pod, own := &spec.Template, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site}
 	pod.Labels = labels.Merge(pod.Labels, own)
 	template, err := p.current.Of(site)
-	selector, workload, unreadable := gridchild.ReadPods(template)
+	selector, workload, unreadable := gridchild.PodSpec(template)
 	if err = cmp.Or(err, unreadable); err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 			"the check's pods have labels that the grid's selector %s matches; give them others", selector)
 	}
 	services := &corev1.ServiceList{}
-	if err := p.live.List(ctx, services, client.InNamespace(p.owner.Namespace)); err != nil {
+	if err := p.server.List(ctx, services, client.InNamespace(p.owner.Namespace)); err != nil {
 		return fmt.Errorf("listing the Services: %w", err)
 	}
 	for i := range services.Items {
@@ -192,7 +192,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 // disrupted reports whether a Job has failed because something evicted its pod, or the pod's node fell silent.
 func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
 	pods := &corev1.PodList{}
-	err := p.live.List(ctx, pods, client.InNamespace(job.Namespace),
+	err := p.server.List(ctx, pods, client.InNamespace(job.Namespace),
 		client.MatchingLabels{batchv1.JobNameLabel: job.Name})
 	if err != nil {
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)

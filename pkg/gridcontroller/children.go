@@ -94,7 +94,7 @@ type result struct {
 
 // syncChild makes the live child as desired, if it is not.
 func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
-	outcome := attempt{r, o, d, m}.run(ctx)
+	outcome := childSync{r, o, d, m}.run(ctx)
 	outcome.err = gridchild.Rejected(outcome.err)
 	if m.failed != d.digest || outcome.err == nil {
 		m.retries = 0
@@ -123,7 +123,7 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 	return result{}, false
 }
 
-type attempt struct {
+type childSync struct {
 	*reconciler
 	o *gridchild.Owner
 	d *desired
@@ -131,15 +131,15 @@ type attempt struct {
 }
 
 // run compares the child with the API server's, and applies it if that is necessary.
-func (a attempt) run(ctx context.Context) result {
-	cached, err := a.get(ctx, a.cache, a.o, a.d.name)
-	live, soon := cached, a.clock.Now().Add(cacheLag)
-	if err == nil && (live == nil || !live.ownedBy(a.o)) {
+func (s childSync) run(ctx context.Context) result {
+	cached, err := s.get(ctx, s.cache, s.o, s.d.name)
+	live, soon := cached, s.clock.Now().Add(cacheLag)
+	if err == nil && (live == nil || !live.ownedBy(s.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
-		live, err = a.get(ctx, a.live, a.o, a.d.name)
+		live, err = s.get(ctx, s.server, s.o, s.d.name)
 	}
 	if err == nil && live != nil {
-		err = a.checkClaim(ctx, live)
+		err = s.checkClaim(ctx, live)
 	}
 	switch {
 	case errors.Is(err, gridchild.ErrLeftOver): // the end of its deletion causes an event, unless its label is wrong
@@ -150,39 +150,39 @@ func (a attempt) run(ctx context.Context) result {
 		return result{again: soon}
 	case live == nil:
 	case live.deleting, live.held,
-		live.SelectsSite != gridchild.ExistingOf(a.d.child).SelectsSite: // the cache does not know yet
-		return result{child: live, err: a.restoreLabel(ctx, live), again: soon}
-	case a.m.sameAs(live, a.d):
+		live.SelectsSite != gridchild.ExistingOf(s.d.child).SelectsSite: // the cache does not know yet
+		return result{child: live, err: s.restoreLabel(ctx, live), again: soon}
+	case s.m.sameAs(live, s.d):
 		return result{child: live}
-	case live.legacy, !live.ownedBy(a.o):
-		taken, err := a.takeOver(ctx, !live.ownedBy(a.o))
+	case live.legacy, !live.ownedBy(s.o):
+		taken, err := s.takeOver(ctx, !live.ownedBy(s.o))
 		if err != nil {
 			return result{child: live, err: fmt.Errorf("taking over: %w", err)}
 		}
 		live = cmp.Or(taken, live)
 	}
-	applied, handedOver, err := a.applyChild(ctx, live)
+	applied, handedOver, err := s.applyChild(ctx, live)
 	if err != nil {
-		if live != nil && !live.ownedBy(a.o) {
+		if live != nil && !live.ownedBy(s.o) {
 			live = nil
 		}
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. The result counts as desired.
-	a.d.shape.Store(applied.fields)
-	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
-	a.m.applied, a.m.appliedAt = *applied, a.clock.Now()
+	s.d.shape.Store(applied.fields)
+	s.m.same.desired, s.m.same.owned = s.d.digest, applied.owned
+	s.m.applied, s.m.appliedAt = *applied, s.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
 // restoreLabel gives a child its label back, if somebody has removed it. The cache has only objects with the label.
-func (a attempt) restoreLabel(ctx context.Context, live *child) error {
+func (s childSync) restoreLabel(ctx context.Context, live *child) error {
 	if live.Grid != "" || live.deleting || live.held {
 		return nil
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
-	return a.writer.Patch(ctx, objectOf(a.o, live), client.RawPatch(types.MergePatchType, patch))
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, s.o.Name)
+	return s.writer.Patch(ctx, objectOf(s.o, live), client.RawPatch(types.MergePatchType, patch))
 }
 
 // get returns nil if the child does not exist.
@@ -199,37 +199,37 @@ func (r *reconciler) get(ctx context.Context, from client.Reader, o *gridchild.O
 }
 
 // checkClaim returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
-func (a attempt) checkClaim(ctx context.Context, live *child) error {
-	err := live.Claim(a.o, live.name)
-	if err != nil || live.ownedBy(a.o) {
+func (s childSync) checkClaim(ctx context.Context, live *child) error {
+	err := live.Claim(s.o, live.name)
+	if err != nil || live.ownedBy(s.o) {
 		return err
 	}
 	// The cache may not show yet that the grid is being deleted, with its children orphaned on purpose.
 	grid := &metav1.PartialObjectMetadata{}
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(a.o.Kind))
-	err = a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.o.Name}, grid)
-	if err == nil && string(grid.UID) == a.o.UID && grid.DeletionTimestamp == nil {
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(s.o.Kind))
+	err = s.server.Get(ctx, types.NamespacedName{Namespace: s.o.Namespace, Name: s.o.Name}, grid)
+	if err == nil && string(grid.UID) == s.o.UID && grid.DeletionTimestamp == nil {
 		return nil
 	}
-	return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: %v", a.o.Child.Kind, live.name,
+	return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: %v", s.o.Child.Kind, live.name,
 		cmp.Or(err, errors.New("this grid is being deleted")))
 }
 
 // applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
 // it fails if someone else has created the object meanwhile and owns its fields.
-func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
-	u := a.d.child.DeepCopy()
+func (s childSync) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
+	u := s.d.child.DeepCopy()
 	var options []client.ApplyOption
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
-		if live.ownsReplicas && !gridchild.SetsReplicas(a.d.child) {
-			if handedOver, err = a.handOver(ctx, live); err != nil {
+		if live.ownsReplicas && !gridchild.SetsReplicas(s.d.child) {
+			if handedOver, err = s.handOver(ctx, live); err != nil {
 				return nil, "", err
 			}
 		}
 	}
-	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+	if err := s.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return nil, "", err
 	}
 	applied, err = childOf(u)
@@ -322,9 +322,9 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 }
 
 // takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
-func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
-	u := childObject(a.o.GridKind)
-	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.d.name}, u); err != nil {
+func (s childSync) takeOver(ctx context.Context, adopted bool) (*child, error) {
+	u := childObject(s.o.GridKind)
+	if err := s.server.Get(ctx, types.NamespacedName{Namespace: s.o.Namespace, Name: s.d.name}, u); err != nil {
 		return nil, err
 	}
 	entries := u.GetManagedFields()
@@ -342,7 +342,7 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 	// The patch is a conflict if the child has changed meanwhile.
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, managers, v1.FieldManager)
 	if err == nil {
-		err = a.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch))
+		err = s.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch))
 	}
 	if err != nil {
 		return nil, err
@@ -352,12 +352,12 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 
 // handOver gives the current spec.replicas to a separate field manager, and returns them. Otherwise the API server
 // would reset the field to its default when the template stops setting it: 1 replica, in all sites at once.
-func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
-	only := objectOf(a.o, live)
+func (s childSync) handOver(ctx context.Context, live *child) (string, error) {
+	only := objectOf(s.o, live)
 	only.Object["spec"] = map[string]any{"replicas": live.progress.replicas}
 	only.SetResourceVersion(live.resourceVersion) // a conflict if someone has scaled it meanwhile
 	apply := client.ApplyConfigurationFromUnstructured(only)
-	if err := a.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
+	if err := s.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	return strconv.FormatInt(live.progress.replicas, 10), nil

@@ -191,7 +191,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 				Watches(childObject(k), handler.EnqueueRequestsFromMapFunc(gridOf)).
 				WatchesRawSource(watchNodes(m.GetCache(), k)).
 				Complete(&reconciler{
-					GridKind: k, cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(),
+					GridKind: k, cache: m.GetCache(), server: m.GetAPIReader(), writer: m.GetClient(),
 					clock: clock.RealClock{}, nodes: corev1listers.NewNodeLister(nodes.GetIndexer()),
 					recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas,
 					grace: c.SiteRemovalGrace, limits: c.Limits,

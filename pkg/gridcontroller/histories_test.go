@@ -58,7 +58,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
 		f.completes(grid, in("lab a b c d e")...)
 		d := &deaf{Reader: liveReader{f}}
-		f.reconcilers["DeploymentGrid"].live = d
+		f.reconcilers["DeploymentGrid"].server = d
 		f.step(time.Hour)
 		f.template(grid, other)
 		f.ready("demo", "lab")
@@ -218,7 +218,7 @@ func TestChecksAreListed(t *testing.T) {
 	f, grid := demo(t, sites, rollingIn(wave))
 	f.completes(grid, sites...)
 	d := &deaf{Reader: liveReader{f}}
-	f.reconcilers["DeploymentGrid"].live = d
+	f.reconcilers["DeploymentGrid"].server = d
 	f.template(grid, other)
 	f.rolls(grid, sites...)
 	d.jobs = 0

@@ -122,7 +122,7 @@ func (p *pass) run(ctx context.Context, children map[string]*child) (*report, er
 		return nil, err
 	}
 	synced := assigned.plan(ctx).sync(ctx)
-	report := synced.evaluate(ctx)
+	report := synced.evaluate(ctx, synced.removeVanished(ctx))
 	synced.removePassedJobs(ctx)
 	synced.markCompleted(ctx)
 	synced.deleteOldRevisions(ctx)

@@ -54,13 +54,13 @@ func (l Limits) check(key string, sites int) error {
 // reconciler reconciles the grids of one kind.
 type reconciler struct {
 	v1.GridKind
-	// cache reads children that transform has reduced. live reads from the API server.
-	cache, live client.Reader
-	writer      client.Client
-	clock       clock.PassiveClock
-	nodes       corev1listers.NodeLister
-	recorder    events.EventRecorder
-	schemas     *workloadpatch.Schemas // for the patches of overrides
+	// cache reads children that transform has reduced. server reads from the API server.
+	cache, server client.Reader
+	writer        client.Client
+	clock         clock.PassiveClock
+	nodes         corev1listers.NodeLister
+	recorder      events.EventRecorder
+	schemas       *workloadpatch.Schemas // for the patches of overrides
 	// grace and limits are Config.SiteRemovalGrace and Limits.
 	grace  time.Duration
 	limits Limits
@@ -149,7 +149,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	// The cache may be older than the last actions of a former controller, or of this one, which nothing may undo.
 	if !ok || older(grid.GetResourceVersion(), m.writtenVersion) {
-		if grid, err = r.readGrid(ctx, r.live, name); grid == nil || err != nil {
+		if grid, err = r.readGrid(ctx, r.server, name); grid == nil || err != nil {
 			return reconcile.Result{}, err
 		}
 	}

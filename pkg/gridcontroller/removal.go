@@ -186,8 +186,9 @@ func (p *pass) countLoss(site string) {
 	}
 }
 
-// removeVanished deletes the children of sites without nodes after the grace time, and adds the states of these sites.
-func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteState) {
+// removeVanished deletes the children of sites without nodes after the grace time. It returns the states of these sites.
+func (p *synced) removeVanished(ctx context.Context) map[string]v1.SiteState {
+	states := map[string]v1.SiteState{}
 	retain, now := p.removal().Policy == v1.RemovalRetain, p.clock.Now()
 	for _, v := range p.gone {
 		site, state := v.live.site, liveState(v.live, v1.SiteRemoving)
@@ -217,6 +218,7 @@ func (p *synced) removeVanished(ctx context.Context, states map[string]v1.SiteSt
 		}
 		states[site] = state
 	}
+	return states
 }
 
 // removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
@@ -230,7 +232,7 @@ func (p *pass) removeSite(ctx context.Context, live *child) error {
 	looks := []client.MatchingLabels{nil, {p.owner.Key: live.site}, {p.owner.Key: named}}
 	for _, of := range slices.CompactFunc(looks, maps.Equal) { // mostly both names are the same
 		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
-		switch err := p.live.List(ctx, nodes, of, client.Limit(1)); {
+		switch err := p.server.List(ctx, nodes, of, client.Limit(1)); {
 		case err != nil:
 			return fmt.Errorf("before %s %s is removed: listing the nodes: %w", p.Child.Kind, live.name, err)
 		case of == nil && len(nodes.Items) == 0:

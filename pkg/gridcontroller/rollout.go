@@ -249,7 +249,7 @@ func (p *assigned) readPods(ctx context.Context, site *rollout.Site) (rollout.Po
 	if err != nil {
 		return rollout.Pods{}, err
 	}
-	return rollout.ReadPods(pods, nodes, newest, now), nil
+	return rollout.SummarizePods(pods, nodes, newest, now), nil
 }
 
 // podsOf reads the pods of a site's workload: those on its nodes and, if unscheduled is set, those without a node. Pods
@@ -271,7 +271,7 @@ func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (o
 		looks = map[string]fields.Selector{"": fields.Everything()}
 	}
 	for _, look := range looks {
-		err := pages.Each(ctx, p.live, &corev1.PodList{}, func(pod *corev1.Pod) {
+		err := pages.Each(ctx, p.server, &corev1.PodList{}, func(pod *corev1.Pod) {
 			if nodes[pod.Spec.NodeName] != nil && gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, pod) {
 				own = append(own, *pod)
 			}
@@ -298,7 +298,7 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 	}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kind + "List"))
-	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+	err := p.server.List(ctx, list, client.InNamespace(p.owner.Namespace),
 		client.MatchingLabelsSelector{Selector: live.selector})
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss of %s: %w", kind, live.name, err)

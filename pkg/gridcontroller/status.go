@@ -52,9 +52,8 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	return state
 }
 
-func (p *synced) evaluate(ctx context.Context) *report {
-	states := map[string]v1.SiteState{}
-	p.removeVanished(ctx, states)
+// evaluate makes the report. states has those of the sites that have vanished.
+func (p *synced) evaluate(ctx context.Context, states map[string]v1.SiteState) *report {
 	for _, site := range p.names {
 		states[site] = p.stateOf(site)
 		p.lookAgain(p.results[site].again)

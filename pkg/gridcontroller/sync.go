@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// atOnce is the largest number of children of one grid that are written concurrently.
-	atOnce = 16
+	// maxWrites is the largest number of children of one grid that are written concurrently.
+	maxWrites = 16
 	// passBudget is how long a pass may start requests: the status is written after it, and other grids wait.
 	passBudget = 2 * time.Second
 )
@@ -114,13 +114,13 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	outcomes := make([]result, len(all))
 	var group errgroup.Group
-	group.SetLimit(atOnce)
+	group.SetLimit(maxWrites)
 	for i, d := range all {
 		if p.clock.Now().After(p.deadline) {
 			outcomes[i].again = p.clock.Now()
 			continue
 		}
-		d.child, outcomes[i].err = p.assignment.Child(d.site, p.targets[d.site].Templates, p.current)
+		d.child, outcomes[i].err = p.assignment.Render(d.site, p.targets[d.site].Templates, p.current)
 		if outcomes[i].err != nil {
 			continue
 		}
@@ -144,7 +144,7 @@ func (p *planned) desiredChild(site string) (*desired, error) {
 	d := &desired{identity: identity{p.assignment.BySite[site], variant, known.digest}, site: site}
 	if d.digest == "" || d.identity != *known {
 		// It is not kept: most are not needed, and there may be ten thousand.
-		child, err := p.assignment.Child(site, to.Templates, p.current)
+		child, err := p.assignment.Render(site, to.Templates, p.current)
 		if err != nil {
 			return nil, err
 		}

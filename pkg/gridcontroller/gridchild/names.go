@@ -84,9 +84,9 @@ func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names 
 	return n
 }
 
-// Child renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
+// Render renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
 // rollout the child has the revision of its templates in an annotation.
-func (n *Names) Child(site string, from, now *Templates) (*unstructured.Unstructured, error) {
+func (n *Names) Render(site string, from, now *Templates) (*unstructured.Unstructured, error) {
 	template, err := from.Of(site)
 	if err = cmp.Or(n.Clashes[site], err); err != nil {
 		return nil, err

@@ -196,8 +196,8 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// ReadPods returns the pods' selector and spec from the spec of a workload.
-func ReadPods(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
+// PodSpec returns the pods' selector and spec from the spec of a workload.
+func PodSpec(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
 	var workload appsv1.DaemonSetSpec // all kinds have these fields
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload)
 	if err != nil {
@@ -398,7 +398,7 @@ func (t *Templates) Fits(site string) (func(*corev1.Node) bool, error) {
 		return known, nil
 	}
 	spec, err := t.decode(site)
-	_, pod, unreadable := ReadPods(spec)
+	_, pod, unreadable := PodSpec(spec)
 	if err = cmp.Or(err, unreadable); err != nil {
 		return nil, err
 	}

@@ -135,7 +135,7 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		names := Assign(demoOwner(), []string{"east"}, func(string) *Existing {
 			return &Existing{SelectsSite: c.selects}
 		})
-		child, err := names.Child("east", older, templates(c.scale, rollout))
+		child, err := names.Render("east", older, templates(c.scale, rollout))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,9 +35,9 @@ const (
 // later, the label is kept, because kube-proxy keeps its rules then. Where the wrapper is a systemd service, kube-proxy
 // has moved already, and the label keeps it there when the wrapper becomes a pod.
 type mover struct {
-	// cache has the nodes, live is the API server.
-	cache, live client.Reader
-	writer      client.Writer
+	// cache has the nodes, server is the API server.
+	cache, server client.Reader
+	writer        client.Writer
 }
 
 // Add adds the controller that labels edge nodes to a manager.
@@ -45,7 +45,7 @@ func Add(m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("kube-proxy").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Complete(&mover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
+		Complete(&mover{cache: m.GetCache(), server: m.GetAPIReader(), writer: m.GetClient()})
 }
 
 func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
@@ -77,7 +77,7 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 
 func (r *mover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
 	pods := &corev1.PodList{}
-	err := r.live.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},
+	err := r.server.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},
 		client.MatchingFields{"spec.nodeName": node})
 	if err != nil {
 		return false, fmt.Errorf("looking for the wrapper of node %s: %w", node, err)

@@ -26,7 +26,7 @@ func TestKubeProxyMoves(t *testing.T) {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*corev1.Pod).Spec.NodeName}
 		}).Build()
-	r := &mover{cache: api, live: api, writer: api}
+	r := &mover{cache: api, server: api, writer: api}
 	step := func(name, edge string, status corev1.PodStatus, want string, waits bool) {
 		t.Helper()
 		wrapper.Status, wrapper.ResourceVersion = status, ""

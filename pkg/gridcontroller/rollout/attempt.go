@@ -87,7 +87,7 @@ func (p *planner) readAttempt() {
 	p.done = slices.Contains(p.status.Passed, allGates)
 	p.status.AtOnce = p.status.AtOnce || (p.AtOnce == p.Revision && !p.done)
 	p.status.Wave, p.status.Message, p.status.Awaits, p.status.Phase = "", "", "", v1.RolloutProgressing
-	if p.halted() {
+	if p.haltedByFailures() {
 		p.status.Message = p.Status.Message
 	}
 	p.specs = slices.Concat(p.Rollout.Waves, []v1.Wave{{}})

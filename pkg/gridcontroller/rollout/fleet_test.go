@@ -613,7 +613,7 @@ func (w *world) answer(p *place) rollout.Pods {
 	newest := func(api *corev1.Pod) bool {
 		return api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
-	return rollout.ReadPods(all, nodes, newest, w.clock())
+	return rollout.SummarizePods(all, nodes, newest, w.clock())
 }
 
 // describe describes a site, its nodes and its pods.

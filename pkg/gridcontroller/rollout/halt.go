@@ -80,8 +80,8 @@ func (p *planner) stop(why v1.HaltReason) {
 
 func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
 
-// halted reports whether the rollout has halted because too many sites have failed.
-func (p *planner) halted() bool {
+// haltedByFailures reports whether the rollout has halted because too many sites have failed.
+func (p *planner) haltedByFailures() bool {
 	return p.status.HaltReason == v1.HaltFailures && p.status.GoesBack == "" && !p.done
 }
 
@@ -101,7 +101,7 @@ func (p *planner) goBack() {
 		phase, text = v1.RolloutProgressing, "going back: "
 	}
 	if p.Status == nil || p.Status.GoesBack == "" || !p.Status.StartTime.Equal(p.status.StartTime) {
-		p.setPhase(phase, p.current(), text+"begins")
+		p.setPhase(phase, p.currentWave(), text+"begins")
 		p.again(p.Now)
 		return
 	}

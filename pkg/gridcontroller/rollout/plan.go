@@ -156,14 +156,14 @@ func NewPlan(in Input) Plan {
 	p.judge()
 	p.keepRevisions()
 	switch {
-	case p.halted():
-		p.setPhase(v1.RolloutHalted, p.current(), p.status.Message)
+	case p.haltedByFailures():
+		p.setPhase(v1.RolloutHalted, p.currentWave(), p.status.Message)
 	case p.Rollout.Paused && (!p.done || len(p.remaining()) > 0):
-		p.setPhase(v1.RolloutPaused, p.current(), "paused")
+		p.setPhase(v1.RolloutPaused, p.currentWave(), "paused")
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage != "" && !p.done:
-		p.setPhase(v1.RolloutOutage, p.current(), p.outage)
+		p.setPhase(v1.RolloutOutage, p.currentWave(), p.outage)
 	default:
 		p.advance()
 	}
@@ -281,7 +281,7 @@ func (p *planner) keepRevisions() {
 
 // recreates reports whether a site that has lost its workload gets the new revision again.
 func (p *planner) recreates(u *Site) bool {
-	return p.proofs.named(u.Name) && p.Revision != p.plan.Current && !p.halted() && p.status.GoesBack == "" &&
+	return p.proofs.named(u.Name) && p.Revision != p.plan.Current && !p.haltedByFailures() && p.status.GoesBack == "" &&
 		p.state(u) != v1.RolloutSiteFailed && (p.listed[u.Name] != nil || p.room())
 }
 
@@ -295,8 +295,8 @@ func (p *planner) again(at time.Time) {
 // second is the present time, with the precision of a status.
 func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
 
-// current is the index of the first wave whose gate has not passed.
-func (p *planner) current() int {
+// currentWave is the index of the first wave whose gate has not passed.
+func (p *planner) currentWave() int {
 	for wave := range p.waves {
 		if !p.passed(wave) {
 			return wave

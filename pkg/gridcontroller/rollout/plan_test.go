@@ -396,7 +396,7 @@ func TestReadPods(t *testing.T) {
 		"silent, and deleted": {pod("silent", deleting), []int{0, 0, 0, 1, 1, 1}, true, false},
 	} {
 		nodes := map[string]Node{"heard": {Wants: true}, "silent": {Silent: true, Wants: true}, "other": {}}
-		p := ReadPods([]corev1.Pod{test.pod}, nodes,
+		p := SummarizePods([]corev1.Pod{test.pod}, nodes,
 			func(p *corev1.Pod) bool { return p.Labels["revision"] == "new" }, time.Time{})
 		counts := []int{len(p.Marks), len(p.Unready), p.Current, p.Lacking, len(p.Silent), p.Missing}
 		if !slices.Equal(counts, test.counts) || p.Acknowledged != test.acknowledged ||

@@ -36,9 +36,9 @@ type Pods struct {
 // Node is a node of a site. Wants: the pods of a DaemonSet fit it.
 type Node struct{ Silent, Wants bool }
 
-// ReadPods summarises the pods of a site: all pods of its workload on its nodes, and those without a node. newest
+// SummarizePods summarizes the pods of a site: all pods of its workload on its nodes, and those without a node. newest
 // reports whether a pod was made of the newest template, and at is when the pods were read.
-func ReadPods(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, at time.Time) Pods {
+func SummarizePods(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, at time.Time) Pods {
 	out, served := Pods{At: at}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]

@@ -226,7 +226,7 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 		delete(p.listed, u.Name)
 	case of.State == v1.RolloutSiteFailed:
 	case u.Held, p.silent(u) && of.From == "",
-		!p.silent(u) && u.Exists && u.Wave > p.current(): // it has moved, and it is not its turn there
+		!p.silent(u) && u.Exists && u.Wave > p.currentWave(): // it has moved, and it is not its turn there
 		delete(p.listed, u.Name)
 	case p.silent(u) && !u.Exists: // no workload can be put back
 	case p.silent(u):

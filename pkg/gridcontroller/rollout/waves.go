@@ -125,7 +125,7 @@ func (p *planner) compares() bool {
 	}) {
 		return false
 	}
-	p.setPhase(v1.RolloutProgressing, p.current(), "compares the workloads with what was applied")
+	p.setPhase(v1.RolloutProgressing, p.currentWave(), "compares the workloads with what was applied")
 	p.again(p.Now.Add(podsAgain))
 	return true
 }
@@ -150,7 +150,7 @@ func (p *planner) start(wave int) {
 			if (p.listed[u.Name] != nil) != listed || !p.mayBegin(u) {
 				continue
 			}
-			recreated := !u.Exists && p.recreates(u) // see keep
+			recreated := !u.Exists && p.recreates(u) // see keepRevisions
 			takes := recreated || !p.excused(u)
 			switch {
 			case p.accepted.named(u.Name):

@@ -191,7 +191,7 @@ func (c *comparison) sites(ctx context.Context, about *Answer, grid v1.Object) (
 			template += " with " + strings.Join(overrides, ", ")
 		}
 		a := &Answer{Title: about.Title + ", template " + template, Sites: []string{site}}
-		child, err := names.Child(site, templates, templates)
+		child, err := names.Render(site, templates, templates)
 		if err := c.try(ctx, a, child, err); err != nil {
 			return nil, err
 		}

@@ -16,6 +16,6 @@
 // A list or watch that fails does not change a cache, so no site vanishes because of it. If a site does vanish, because
 // a list came without its nodes, its workload is kept for the grace time. The grace time ends when a node returns.
 // After the grace time the controller asks the API server itself, and not a cache, whether the site has a node, and
-// whether there are any nodes (children.go). After a start one child of each template is applied. That changes nothing,
+// whether there are any nodes (removal.go). After a start one child of each template is applied. That changes nothing,
 // but shows which fields the manager owns; the others are compared with that child.
 package gridcontroller

@@ -186,7 +186,7 @@ func (p *pass) countLoss(site string) {
 	}
 }
 
-// removeVanished deletes the children of sites without nodes after the grace time. It returns the states of these sites.
+// removeVanished deletes the children of sites without nodes after the grace time, and returns the states of the sites.
 func (p *synced) removeVanished(ctx context.Context) map[string]v1.SiteState {
 	states := map[string]v1.SiteState{}
 	retain, now := p.removal().Policy == v1.RemovalRetain, p.clock.Now()

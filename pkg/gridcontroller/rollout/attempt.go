@@ -157,16 +157,3 @@ func (p *planner) complete() {
 	p.plan.Current, p.done = p.Revision, true
 	p.status.Passed, p.status.GoesBack, p.status.Phase = []string{allGates}, "", v1.RolloutComplete
 }
-
-// remaining returns the sites for which the rollout waits. Once it is complete, these are no new ones.
-func (p *planner) remaining() (all []*Site) {
-	for wave := range p.waves {
-		m := p.muster(wave)
-		for _, site := range m.holding {
-			if !p.done || site.Exists {
-				all = append(all, site)
-			}
-		}
-	}
-	return all
-}

@@ -10,6 +10,110 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+// fails reports whether a site has failed with the revision and was not accepted.
+func (p *planner) fails(u *Site) bool {
+	state := p.state(u)
+	return !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u)))
+}
+
+// judge decides whether the rollout has to halt, or may continue.
+func (p *planner) judge() {
+	if p.status.GoesBack == undone {
+		p.goOn()
+		return
+	}
+	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool { return !p.fails(u) })
+	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
+		failing = p.resume(failing)
+	}
+	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Sites))
+	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
+	over, full := len(failing) > allowed, len(failing) > 0 && p.fullAtRest()
+	if p.within = !over && !full; !over && full {
+		text = "the status can list no further site; " + text
+	}
+	begun := p.status.HaltReason == v1.HaltFailures
+	fresh := slices.ContainsFunc(failing, func(u *Site) bool {
+		return p.listed[u.Name] != nil && p.written[u.Name] != v1.RolloutSiteFailed
+	})
+	if fresh && p.within {
+		p.again(p.Now)
+	}
+	switch {
+	case p.done && p.within:
+		if begun {
+			p.goOn()
+		}
+	case p.done:
+		p.status.Message = "complete; sites that were deferred do not get the change now: " + text
+		if !begun {
+			p.stop(v1.HaltFailures)
+		}
+	case !begun && !p.within, begun && fresh: // a person must see these before resuming
+		p.stop(v1.HaltFailures)
+		p.status.Message = text
+		back := over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != ""
+		if back && p.plan.Current != p.Revision || p.status.GoesBack != "" {
+			p.status.GoesBack = text
+		}
+	}
+}
+
+// still reports whether no further site starts, because of failures after completion.
+func (p *planner) still() bool { return p.done && !p.within }
+
+// fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
+func (p *planner) fullAtRest() bool {
+	return !p.room() && !slices.ContainsFunc(p.all, func(u *Site) bool {
+		return p.listed[u.Name] != nil && !p.excused(u)
+	})
+}
+
+// stop records that a person has to resume the rollout, and since when: a time that differs from the last one and from
+// the one that somebody has resumed. goOn ends that.
+func (p *planner) stop(why v1.HaltReason) {
+	at := p.second()
+	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
+		at.Time = at.Add(time.Second)
+	}
+	p.status.HaltTime, p.status.HaltReason = at, why
+}
+
+func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
+
+// haltedByFailures reports whether the rollout has halted because too many sites have failed.
+func (p *planner) haltedByFailures() bool {
+	return p.status.HaltReason == v1.HaltFailures && p.status.GoesBack == "" && !p.done
+}
+
+// resumed reports whether somebody has resumed the halt that began at HaltTime.
+func (p *planner) resumed() bool {
+	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
+}
+
+// resume accepts the sites that the written status calls failed, and lets the rollout continue. It returns those that
+// have failed since, because no person has seen them. After a rollback a new attempt begins.
+func (p *planner) resume(failing []*Site) (unseen []*Site) {
+	for _, u := range failing {
+		if p.written[u.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < p.Most {
+			unseen = append(unseen, u)
+			continue
+		}
+		p.accepted.add(u)
+		delete(p.listed, u.Name)
+	}
+	if p.status.GoesBack != "" {
+		p.newAttempt()
+		clear(p.proofs)
+		clear(p.written)
+		p.status.Phase = v1.RolloutProgressing
+	}
+	p.status.Message, p.resuming = "", true
+	p.again(p.Now)
+	p.goOn()
+	return unseen
+}
+
 // An outage is that at least outageLeast sites, and more than one in outageShare of those that have been reachable
 // since the attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
 const (
@@ -66,89 +170,4 @@ func (p *planner) acceptSilence() {
 func (p *planner) fellSilent(u *Site) bool {
 	accepted := p.status.OutageAccepted
 	return u.Silent && (accepted == nil || u.SilentSince.After(accepted.Time))
-}
-
-// stop records that a person has to resume the rollout, and since when: a time that differs from the last one and from
-// the one that somebody has resumed. goOn ends that.
-func (p *planner) stop(why v1.HaltReason) {
-	at := p.second()
-	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
-		at.Time = at.Add(time.Second)
-	}
-	p.status.HaltTime, p.status.HaltReason = at, why
-}
-
-func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
-
-// haltedByFailures reports whether the rollout has halted because too many sites have failed.
-func (p *planner) haltedByFailures() bool {
-	return p.status.HaltReason == v1.HaltFailures && p.status.GoesBack == "" && !p.done
-}
-
-// resumed reports whether somebody has resumed the halt that began at HaltTime.
-func (p *planner) resumed() bool {
-	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
-}
-
-// goBack gives the current revision to every site that has another one, in reverse order within each wave. An undo, a
-// reverted commit and onFailure all use it. It is done when the sites that can be reached are ready. Sites that are not
-// ready, or silent, get the revision at once: they lose nothing. The decision is written first. Otherwise a controller
-// that restarts, and no longer sees a failure, would give them the change again.
-func (p *planner) goBack() {
-	undo := p.status.GoesBack == undone
-	phase, text := v1.RolloutRollingBack, p.status.GoesBack+"; going back: "
-	if undo {
-		phase, text = v1.RolloutProgressing, "going back: "
-	}
-	if p.Status == nil || p.Status.GoesBack == "" || !p.Status.StartTime.Equal(p.status.StartTime) {
-		p.setPhase(phase, p.currentWave(), text+"begins")
-		p.again(p.Now)
-		return
-	}
-	var waiting []*Site
-	for wave := range p.waves {
-		waiting = append(waiting, p.goBackIn(wave)...)
-	}
-	switch {
-	case len(waiting) > 0:
-		p.setPhase(phase, waiting[0].Wave, text+"waits for "+p.describe(waiting))
-		if !undo {
-			p.status.Wave = ""
-		}
-	case undo:
-		p.complete()
-	default:
-		p.status.Phase, p.status.Message = v1.RolloutRolledBack, p.status.GoesBack
-	}
-}
-
-// goBackIn gives the current revision to sites of a wave. It returns those that do not run it yet.
-func (p *planner) goBackIn(wave int) (waiting []*Site) {
-	goes := func(u *Site) bool { return u.Revision != p.plan.Current }
-	places := p.limit(wave)
-	for _, u := range p.waves[wave] {
-		switch {
-		case !u.Exists && (p.plan.Current == "" || p.Gone):
-		case u.Exists && (u.Held || p.knownSilent(u) || u.Idle && !goes(u)):
-		case goes(u) || !p.ready(u):
-			waiting = append(waiting, u)
-			if !goes(u) && u.Broken == "" { // a broken one must not hold up the others
-				places--
-			}
-		}
-	}
-	for _, u := range slices.Backward(p.waves[wave]) {
-		if !u.Exists || u.Held || !goes(u) {
-			continue
-		}
-		refused := u.Broken != "" && u.Tried == p.plan.Current // it keeps the revision
-		if p.ready(u) && !p.silent(u) && !u.Idle && !refused {
-			if places <= 0 {
-				continue
-			}
-			places--
-		}
-		p.plan.Revisions[u.Name] = p.plan.Current
-	}
-	return waiting
 }

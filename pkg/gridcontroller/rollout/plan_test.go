@@ -358,8 +358,8 @@ func TestProofsOfNames(t *testing.T) {
 	}
 }
 
-// TestReadPods counts pods by what is known of them.
-func TestReadPods(t *testing.T) {
+// TestSummarizePods counts pods by what is known of them.
+func TestSummarizePods(t *testing.T) {
 	pod := func(node string, changes ...func(*corev1.Pod)) corev1.Pod {
 		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
 		p.Status.StartTime, p.Labels = &metav1.Time{}, map[string]string{"revision": "new"}

@@ -1,0 +1,272 @@
+package gridchild
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// TemplateName returns the name of the template that a site gets; empty for spec.template.
+func TemplateName(spec *v1.WorkloadGridSpec, site string) string {
+	name, ok := spec.Templates[site]
+	if !ok {
+		name = spec.DefaultTemplateName
+	}
+	if name == v1.DefaultTemplate {
+		return ""
+	}
+	return string(name)
+}
+
+// UnusedTemplates returns the names of the templates in the pool that no site can get, sorted.
+func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
+	used := map[string]bool{string(spec.DefaultTemplateName): true}
+	for _, name := range spec.Templates {
+		used[string(name)] = true
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(spec.TemplatePool)), func(name string) bool { return used[name] })
+}
+
+// Merge applies a strategic merge patch to the spec of a workload, which it may change, and returns the result.
+type Merge func(spec, patch map[string]any) (map[string]any, error)
+
+// Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches.
+type Context struct {
+	HasNode HasNode
+	Merge   Merge
+}
+
+// Templates are a grid's templates, decoded once for all sites.
+type Templates struct {
+	// Revision is the name of their revision.
+	Revision string
+
+	spec    *v1.WorkloadGridSpec
+	context Context
+	// decoded has the decoded templates, and fits which nodes they fit, by variant.
+	decoded map[string]map[string]any
+	fits    map[string]func(*corev1.Node) bool
+	// matchers are those of the overrides; nil if one of them cannot be read. invalid is the reason.
+	matchers []*matcher
+	invalid  error
+}
+
+// NewTemplates reads the templates of a grid's spec.
+func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
+	t := &Templates{
+		spec: spec, context: context, decoded: map[string]map[string]any{}, fits: map[string]func(*corev1.Node) bool{},
+	}
+	for i := range spec.Overrides {
+		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
+		if err != nil { // the sites report it
+			t.matchers, t.invalid = nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v",
+				spec.Overrides[i].Name, err)
+			break
+		}
+		t.matchers = append(t.matchers, m)
+	}
+	return t
+}
+
+// Variant identifies a site's template: sites with the same variant have the same template. It consists of the names of
+// the overrides, which have no slash, a slash, and the name of the template, which may be any text.
+func (t *Templates) Variant(site string) string {
+	overrides := t.overridesOf(site)
+	names := make([]string, len(overrides))
+	for i, o := range overrides {
+		names[i] = o.Name
+	}
+	return strings.Join(names, ",") + "/" + TemplateName(t.spec, site)
+}
+
+// Parts returns the name of the template of a variant, and those of the overrides that change it.
+func Parts(variant string) (template string, overrides []string) {
+	names, template, _ := strings.Cut(variant, "/")
+	if template = cmp.Or(template, string(v1.DefaultTemplate)); names == "" {
+		return template, nil
+	}
+	return template, strings.Split(names, ",")
+}
+
+// Mark returns the AnnotationVariant of a site's child; empty if no override selects sites by labels of nodes.
+func (t *Templates) Mark(site string) string {
+	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
+		return t.Revision + "@" + t.Variant(site)
+	}
+	return ""
+}
+
+// Replicas returns the replicas that a site gets. set is false if its template leaves them to others.
+func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) {
+	spec, err := t.decode(site)
+	replicas, set = spec["replicas"].(int64)
+	return replicas, set, err
+}
+
+// Of returns a copy of the template that a site gets, with its overrides and the tolerations of
+// spec.tolerateUnreachable, for the caller to change.
+func (t *Templates) Of(site string) (map[string]any, error) {
+	spec, err := t.decode(site)
+	return runtime.DeepCopyJSON(spec), err
+}
+
+func (t *Templates) decode(site string) (map[string]any, error) {
+	variant := t.Variant(site)
+	if spec, ok := t.decoded[variant]; ok {
+		return spec, nil
+	}
+	if t.invalid != nil {
+		return nil, t.invalid
+	}
+	name := TemplateName(t.spec, site)
+	template, where := t.spec.Template, "spec.template"
+	if name != "" {
+		by := "spec.defaultTemplateName"
+		if _, own := t.spec.Templates[site]; own {
+			by = "spec.templates." + site
+		}
+		template, where = t.spec.TemplatePool[name], fmt.Sprintf("spec.templatePool.%s (%s names it)", name, by)
+	}
+	spec, err := decodeTemplate(template, where)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range t.overridesOf(site) {
+		if spec, err = t.override(spec, o); err != nil {
+			return nil, err
+		}
+	}
+	if t.spec.TolerateUnreachable {
+		if err := tolerateUnreachable(spec); err != nil {
+			return nil, err
+		}
+	}
+	t.decoded[variant] = spec
+	return spec, nil
+}
+
+func decodeTemplate(template v1.Template, where string) (map[string]any, error) {
+	if template.IsZero() {
+		return nil, Errorf(v1.ReasonTemplateNotFound, "there is no %s; write one", where)
+	}
+	var spec map[string]any
+	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil || spec == nil {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "%s is not an object", where)
+	}
+	return spec, nil
+}
+
+// override applies an override to a template.
+func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]any, error) {
+	if o.Replicas != nil {
+		spec["replicas"] = int64(*o.Replicas)
+	}
+	if err := replaceImages(spec, o); err != nil {
+		return nil, err
+	}
+	if o.Patch.IsZero() {
+		return spec, nil
+	}
+	var patch map[string]any
+	if err := utiljson.Unmarshal(o.Patch.Raw, &patch); err != nil || patch == nil {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
+	}
+	merged, err := t.context.Merge(spec, patch)
+	if err != nil {
+		told := Tellable(err)
+		return nil, Errorf(told.Reason, "spec.overrides[%s].patch: %s", o.Name, told.Message)
+	}
+	return merged, nil
+}
+
+func replaceImages(spec map[string]any, o *v1.Override) error {
+	if len(o.Images) == 0 {
+		return nil
+	}
+	pod, err := object(spec, "template", "spec")
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, field := range []string{"initContainers", "containers"} {
+		containers, _ := pod[field].([]any)
+		for _, element := range containers {
+			container, ok := element.(map[string]any)
+			if !ok {
+				continue
+			}
+			name, _ := container["name"].(string)
+			names = append(names, name)
+			if image, ok := o.Images[name]; ok {
+				container["image"] = image
+			}
+		}
+	}
+	for name := range o.Images {
+		if !slices.Contains(names, name) {
+			return Errorf(v1.ReasonInvalidTemplate,
+				"spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name,
+				strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+func (t *Templates) overridesOf(site string) (all []*v1.Override) {
+	for i, m := range t.matchers {
+		if m.matches(site) {
+			all = append(all, &t.spec.Overrides[i])
+		}
+	}
+	return all
+}
+
+// Idle returns the names of the overrides that select none of the sites.
+func (t *Templates) Idle(sites []string) []string {
+	var idle []string
+	for i, m := range t.matchers {
+		if !slices.ContainsFunc(sites, m.matches) {
+			idle = append(idle, t.spec.Overrides[i].Name)
+		}
+	}
+	return idle
+}
+
+// unreachableTaints are the keys of the taints that evict pods from a node whose kubelet does not report.
+var unreachableTaints = []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady}
+
+// tolerateUnreachable adds tolerations of these taints to a template that does not mention them. They have no time
+// limit. The API server would add tolerations of 5 minutes to pods without any.
+func tolerateUnreachable(template map[string]any) error {
+	pod, err := object(template, "template", "spec")
+	if err != nil {
+		return err
+	}
+	tolerations, ok := pod["tolerations"].([]any)
+	if value := pod["tolerations"]; !ok && value != nil {
+		return Errorf(v1.ReasonInvalidTemplate, "template.template.spec.tolerations is not a list but %v", value)
+	}
+	for _, taint := range unreachableTaints {
+		mentions := func(value any) bool {
+			of, _ := value.(map[string]any)
+			effect, _ := of["effect"].(string)
+			return of["key"] == taint && (effect == "" || effect == string(corev1.TaintEffectNoExecute))
+		}
+		if !slices.ContainsFunc(tolerations, mentions) {
+			tolerations = append(tolerations, map[string]any{
+				"key": taint, "operator": string(corev1.TolerationOpExists),
+				"effect": string(corev1.TaintEffectNoExecute),
+			})
+		}
+	}
+	pod["tolerations"] = tolerations
+	return nil
+}

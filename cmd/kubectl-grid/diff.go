@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
@@ -29,6 +34,8 @@ type diffOptions struct {
 	files []string
 	// site is the site to compare; empty with files.
 	site string
+	// kubectlFlags are the flags that were given, and that kubectl has too.
+	kubectlFlags []string
 }
 
 func newDiffCommand(c *command) *cobra.Command {
@@ -53,7 +60,7 @@ func newDiffCommand(c *command) *cobra.Command {
 		RunE:              c.asking(o.run),
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
-		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
+		"Files, directories or URLs with grids, which kubectl reads; - is stdin")
 	cmd.Flags().StringVar(&o.site, "site", "", "The site to compare, of the grid that is named")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
@@ -64,6 +71,7 @@ func newDiffCommand(c *command) *cobra.Command {
 // parse reads the arguments: files, or a grid and a site.
 func (o *diffOptions) parse(cmd *cobra.Command, args []string) error {
 	o.failure = flags.ExitUsage // 1 says that there are differences
+	o.kubectlFlags = kubectlFlags(cmd.Flags())
 	switch {
 	case len(args) > 0 && o.site != "" && len(o.files) == 0:
 		return o.parseGrid(0)(cmd, args)
@@ -76,23 +84,51 @@ func (o *diffOptions) parse(cmd *cobra.Command, args []string) error {
 
 // grids reads the grids of the files, or the one that is named.
 func (o *diffOptions) grids(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	if o.site != "" {
-		g, err := o.grid(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := g.Child(ctx, o.site); err != nil {
-			return nil, err
-		}
-		grid, err := g.Unstructured()
-		return []*unstructured.Unstructured{grid}, err
+	if o.site == "" {
+		return o.readFiles(ctx)
 	}
-	grids, others, err := diff.Read(o.files, os.Stdin)
-	if others > 0 {
+	g, err := o.grid(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := g.Child(ctx, o.site); err != nil {
+		return nil, err
+	}
+	grid, err := g.Unstructured()
+	return []*unstructured.Unstructured{grid}, err
+}
+
+// readFiles has kubectl read the grids in the files: with an empty patch it prints what objects they have.
+func (o *diffOptions) readFiles(ctx context.Context) (grids []*unstructured.Unstructured, err error) {
+	arguments := append([]string{"patch", "--local", "--type=merge", "--patch={}", "--output=json"}, o.kubectlFlags...)
+	kubectl := exec.CommandContext(ctx, "kubectl", arguments...) //nolint:gosec // the user's own flags
+	kubectl.Stdin, kubectl.Stderr = os.Stdin, o.stderr
+	objects, err := kubectl.Output()
+	if err != nil {
+		return nil, fmt.Errorf("reading the files with kubectl: %w", err)
+	}
+	others := 0
+	for decoder := json.NewDecoder(bytes.NewReader(objects)); decoder.More(); {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); err != nil {
+			return nil, fmt.Errorf("reading the answer of kubectl: %w", err)
+		}
+		if slices.ContainsFunc(v1.Kinds, func(k v1.GridKind) bool {
+			return object.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind)
+		}) {
+			grids = append(grids, object)
+		} else {
+			others++
+		}
+	}
+	switch {
+	case len(grids) == 0:
+		return nil, fmt.Errorf("found no grid in %s", strings.Join(o.files, ", "))
+	case others > 0:
 		fmt.Fprintf(o.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
 			enumerate.Count(others, "object"))
 	}
-	return grids, err
+	return grids, nil
 }
 
 func (o *diffOptions) run(ctx context.Context) error {
@@ -108,7 +144,7 @@ func (o *diffOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source := diff.Source{API: o.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
+	source := diff.Source{API: o.API, Nodes: nodes, Schemas: schemas, Site: o.site}
 	program := strings.Fields(os.Getenv(externalDiff))
 	if len(program) == 0 {
 		program = []string{"diff", "-u", "-N"}

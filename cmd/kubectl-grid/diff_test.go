@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
@@ -87,6 +87,21 @@ func noGrids(t *testing.T, refused string) *dryRuns {
 {apiVersion: v1, kind: Node, metadata: {name: n2, labels: {zone1: west}}}`, "/apis/apps/v1/namespaces/shop/deployments")}
 }
 
+// kubectlReads puts a program kubectl before all others, which has read these objects, and writes its arguments to
+// stderr.
+func kubectlReads(t *testing.T, manifests string) {
+	t.Helper()
+	script := "echo \"$@\" >&2\ncat <<'END'\n"
+	for document := range strings.SplitSeq(manifests, "\n---\n") {
+		object, err := yaml.YAMLToJSON([]byte(document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		script += string(object) + "\n"
+	}
+	fakeKubectl(t, script+"END\n")
+}
+
 // TestDiff: every request that could change something is a dry run; the exit codes are as documented.
 func TestDiff(t *testing.T) {
 	for _, test := range []struct {
@@ -96,33 +111,37 @@ func TestDiff(t *testing.T) {
 		says                     []string
 	}{
 		{"new grid", echoGrid, "", nil, exitDifferences, []string{
-			"# DeploymentGrid shop/echo, template default, site east\n",
-			"# DeploymentGrid shop/echo, template small, site west\n", "+        zone1: east\n",
+			"# DeploymentGrid shop/echo, template default, 1 site: east\n",
+			"# DeploymentGrid shop/echo, template small, 1 site: west\n", "+        zone1: east\n",
 		}},
-		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"site west\n# REFUSED: it says no\n",
+		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"1 site: west\n# REFUSED: it says no\n",
 			"+  name: echo-east\n"}},
 		{"refused grid", echoGrid, "deploymentgrids", nil, exitProblems,
 			[]string{"# DeploymentGrid shop/echo\n# REFUSED: it says no\n"}},
 		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems,
 			[]string{
-				`site west` + "\n" +
+				`1 site: west` + "\n" +
 					`# REFUSED: there is no spec.templatePool.small (spec.templates.west names it)`,
 			}},
 		{"no sites", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
 			[]string{"# no node has the label rack, so there is nothing to compare\n"}},
 		{
 			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
-			[]string{"error: found no grid in "},
+			[]string{"error: found no grid in grids.yaml, -"},
+		},
+		{
+			"others", echoGrid + "\n---\n{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: superedge.io/v2, kind: " +
+				"ServiceGrid}", "", []string{"--context", "x", "-n", "shop"}, exitDifferences, []string{
+				"patch --local --type=merge --patch={} --output=json --context=x --filename=grids.yaml --filename=-\n",
+				"Not compared: 2 objects of another kind.",
+			},
 		},
 		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "",
 			[]string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},
 	} {
-		file := filepath.Join(t.TempDir(), "grids.yaml")
-		if err := os.WriteFile(file, []byte(test.manifests), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kubectlReads(t, test.manifests)
 		s := noGrids(t, test.refused)
-		o := call(t, s, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
+		o := call(t, s, append([]string{"diff", "-f", "grids.yaml", "-f", "-"}, test.args...)...)
 		for _, says := range test.says {
 			if !strings.Contains(o.stdout+o.stderr, says) {
 				t.Errorf("%s: it does not say %q", test.name, says)
@@ -137,21 +156,23 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffProgram: another program compares, if the user names one; its failure is no difference.
+// TestDiffProgram: another program compares, if the user names one. Its failure is no difference, nor is kubectl's.
 func TestDiffProgram(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "grids.yaml")
-	if err := os.WriteFile(file, []byte(echoGrid), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kubectlReads(t, echoGrid)
 	t.Setenv(externalDiff, "echo compare")
-	if o := call(t, noGrids(t, ""), "diff", "-f", file); o.code != exitDifferences ||
+	if o := call(t, noGrids(t, ""), "diff", "-f", "-"); o.code != exitDifferences ||
 		!strings.Contains(o.stdout,
 			"compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)
 	}
 	t.Setenv(externalDiff, "/nonexistent")
-	if o := call(t, noGrids(t, ""), "diff", "-f", file); o.code != flags.ExitUsage ||
+	if o := call(t, noGrids(t, ""), "diff", "-f", "-"); o.code != flags.ExitUsage ||
 		!strings.Contains(o.stderr, "comparing with /nonexistent") {
+		t.Errorf("got %+v", o)
+	}
+	fakeKubectl(t, "exit 1\n")
+	if o := call(t, noGrids(t, ""), "diff", "-f", "-"); o.code != flags.ExitUsage ||
+		!strings.Contains(o.stderr, "error: reading the files with kubectl: exit status 1") {
 		t.Errorf("got %+v", o)
 	}
 }

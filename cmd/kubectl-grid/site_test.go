@@ -10,12 +10,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
-// fakeKubectl puts a program kubectl before all others, which prints its arguments, one a line, and ends with a code.
-func fakeKubectl(t *testing.T, code string) {
+// printArguments is a script that prints its arguments, one a line.
+const printArguments = "for arg; do echo \"$arg\"; done\n"
+
+// fakeKubectl puts a program kubectl before all others, which is this script.
+func fakeKubectl(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	script := "#!/bin/sh\nfor arg; do echo \"$arg\"; done\nexit " + code + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -70,7 +72,7 @@ func TestLogsAndExec(t *testing.T) {
 			},
 		},
 	} {
-		fakeKubectl(t, test.code)
+		fakeKubectl(t, printArguments+"exit "+test.code+"\n")
 		o := call(t, withPods(t), strings.Fields(test.args)...)
 		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want ||
 			!strings.Contains(o.stderr, "has 2 pods; this is echo-") {
@@ -86,7 +88,7 @@ func TestLogsAndExec(t *testing.T) {
 func TestLogsOfACheck(t *testing.T) {
 	s := shop(t)
 	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = list{Items: []map[string]any{}}
-	fakeKubectl(t, "0")
+	fakeKubectl(t, printArguments)
 	if o := call(t, s, "logs", "dg/echo", "--site=west", "--check"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, `site "west" has no check`) {
 		t.Errorf("got %+v", o)
@@ -107,7 +109,7 @@ func TestLogsOfACheck(t *testing.T) {
 
 // TestLogsAndExecRefuse: what is wrong is said before anything runs.
 func TestLogsAndExecRefuse(t *testing.T) {
-	fakeKubectl(t, "0")
+	fakeKubectl(t, printArguments)
 	for args, want := range map[string]struct {
 		code int
 		says string
@@ -147,7 +149,7 @@ func TestDiffOfSite(t *testing.T) {
 	spec["template"] = map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": "echo"}}}
 	spec["rollout"] = map[string]any{}
 	o := call(t, s, "diff", "dg/echo", "--site", "west")
-	if o.code != exitDifferences || !strings.Contains(o.stdout, "site west\n") || strings.Contains(o.stdout, "east") ||
+	if o.code != exitDifferences || !strings.Contains(o.stdout, "1 site: west\n") || strings.Contains(o.stdout, "east") ||
 		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
 		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
 	}

@@ -87,13 +87,14 @@ func (t *Templates) Variant(site string) string {
 	return strings.Join(names, ",") + "/" + TemplateName(t.spec, site)
 }
 
-// Parts returns the name of the template of a variant, and those of the overrides that change it.
-func Parts(variant string) (template string, overrides []string) {
-	names, template, _ := strings.Cut(variant, "/")
-	if template = cmp.Or(template, string(v1.DefaultTemplate)); names == "" {
-		return template, nil
+// DescribeVariant names the template of a variant, and the overrides that change it.
+func DescribeVariant(variant string) string {
+	overrides, name, _ := strings.Cut(variant, "/")
+	name = cmp.Or(name, string(v1.DefaultTemplate))
+	if overrides == "" {
+		return name
 	}
-	return template, strings.Split(names, ",")
+	return name + " with " + strings.ReplaceAll(overrides, ",", ", ")
 }
 
 // Mark returns the AnnotationVariant of a site's child; empty if no override selects sites by labels of nodes.

@@ -114,8 +114,8 @@ func TestVariantsDiffer(t *testing.T) {
 			t.Errorf("%s has the image %v, want %s (variant %s)", site, image, want, templates.Variant(site))
 		}
 	}
-	if name, overrides := Parts(templates.Variant("d")); name != "x/y" || !slices.Equal(overrides, []string{"y"}) {
-		t.Errorf("got %s, %q", name, overrides)
+	if got := DescribeVariant(templates.Variant("d")); got != "x/y with y" {
+		t.Errorf("got %s", got)
 	}
 }
 

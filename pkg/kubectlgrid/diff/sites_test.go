@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -46,10 +45,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 		t.Fatal(err)
 	}
 	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
-	s := Source{
-		API: api, Nodes: map[string]topology.Labels{},
-		Merge: func(schema.GroupVersionKind) gridchild.Merge { return nil },
-	}
+	s := Source{API: api, Nodes: map[string]topology.Labels{}}
 	templates := gridchild.NewTemplates(&grid.Spec, gridchild.Context{})
 	for _, site := range sites {
 		s.Nodes["node-"+site] = topology.Labels{"zone1": site}
@@ -326,7 +322,7 @@ func TestSiteOfAnEmptyValue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if text := out.String(); len(answers) != 2 || !strings.Contains(text, `site ""`) ||
+	if text := out.String(); len(answers) != 2 || !strings.Contains(text, `1 site: ""`) ||
 		!strings.Contains(text, "# REFUSED: no Deployment can be named after this site") {
 		t.Errorf("got %d answers: %s", len(answers), text)
 	}

@@ -41,11 +41,10 @@ const (
 func TestPluginDiff(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "north", "west")
-	title := "# DeploymentGrid " + f.namespace + "/demo, template default, site east\n"
-	others := title + "# the same for 2 sites: north, west\n"
+	title := "# DeploymentGrid " + f.namespace + "/demo, template default, 3 sites: east, north, "
 
 	// Grids that are not there yet. What the API server fills in is in the answer, and nothing has been made.
-	f.expectSaid(f.diff(diffGrid("replicas: 2", ""), diffService, diffConfigMap), 1, others, "+kind: Deployment\n", "+ $KEY: east\n",
+	f.expectSaid(f.diff(diffGrid("replicas: 2", ""), diffService, diffConfigMap), 1, title+"west\n", "+kind: Deployment\n", "+ $KEY: east\n",
 		"+ revisionHistoryLimit: 10\n",
 		"# ServiceGrid "+f.namespace+"/demo\n", "+ topologyKeys: '[\"$KEY\"]'\n", "Not compared: 1 object")
 	if got := f.names("Deployment") + f.names("Service") + f.names("DeploymentGrid"); got != "" {
@@ -67,8 +66,7 @@ func TestPluginDiff(t *testing.T) {
 	f.node("south")
 	f.expectReady("DeploymentGrid", "demo", 4)
 	said := f.expectSaid(f.diff(changed, diffService), 1, "+ minReadySeconds: 1\n", "- kubernetes.io/os: linux\n",
-		title+"# the same for 2 sites: north, south\n",
-		"# DeploymentGrid "+f.namespace+"/demo, template more, site west\n", "- replicas: 2\n+ replicas: 3\n")
+		title+"south\n", "# DeploymentGrid "+f.namespace+"/demo, template more, 1 site: west\n", "- replicas: 2\n+ replicas: 3\n")
 	if strings.Contains(said.stdout, "ServiceGrid") || strings.Contains(said.stdout, "managedFields") ||
 		strings.Contains(said.stdout, "applied-digest") {
 		t.Errorf("says more than it should: %s", said.stdout)
@@ -105,9 +103,9 @@ func (f *fixture) expectRefusedDiffs(changed string) {
 	f.Helper()
 	title := "# DeploymentGrid " + f.namespace + "/demo"
 	f.expectSaid(f.diff(strings.Replace(changed, "replicas: 3", "replicas: -3", 1)), 3, "+ minReadySeconds: 1\n",
-		"template more, site west\n# REFUSED: Deployment.apps \"demo-west\" is invalid: spec.replicas: Invalid value: -3: must be greater than or equal to 0\n")
+		"template more, 1 site: west\n# REFUSED: Deployment.apps \"demo-west\" is invalid: spec.replicas: Invalid value: -3: must be greater than or equal to 0\n")
 	f.expectSaid(f.diff(strings.Replace(changed, "minReadySeconds: 1", "minReadySecond: 1", 1)), 3,
-		`template default, site east`, "REFUSED: ", "minReadySecond: field not declared in schema")
+		`template default, 3 sites: east, north, south`, "REFUSED: ", "minReadySecond: field not declared in schema")
 	f.expectSaid(f.diff(diffGrid("replicas: 2", "gridUniqeKey: x,")), 3, title+"\n# REFUSED: ",
 		`unknown field "spec.gridUniqeKey"`)
 	f.expectSaid(f.diff(strings.Replace(diffService, "KEY", "no way", 1)), 3,
@@ -124,7 +122,7 @@ func (f *fixture) expectTakenName() {
 	f.node("taken")
 	f.expectReady("DeploymentGrid", "demo", 5)
 	f.expectSaid(f.diff(strings.Replace(diffGrid("replicas: 1", ""), "name: demo", "name: other", 1)), 1,
-		"other, template default, site east\n# the same for 4 sites: north, south, taken, west\n")
+		"other, template default, 5 sites: east, north, south, taken, west\n")
 	deployment := f.get("Deployment", "demo-taken")
 	deployment.Object = map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
 		"metadata": map[string]any{"name": "other-taken"}, "spec": deployment.Object["spec"]}

@@ -37,7 +37,7 @@ func (p *assigned) jobName(site string, attempt *metav1.Time, check *v1.Check) s
 
 // jobs returns the Jobs of the grid's checks, by name. They are listed at most once per askPause.
 func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
-	m := &p.memory.rollout
+	m := p.memory
 	if m.jobs != nil && p.clock.Since(m.jobsAt) < askPause {
 		return m.jobs, nil
 	}
@@ -114,7 +114,7 @@ func endOf(job *batchv1.Job) (end batchv1.JobCondition) {
 // removePassedJobs removes the Jobs of checks that have succeeded, once the status shows that.
 func (p *assigned) removePassedJobs(ctx context.Context) {
 	written := ptr.Deref(p.status.Rollout, v1.RolloutStatus{}).Sites
-	for name, job := range p.memory.rollout.jobs {
+	for name, job := range p.memory.jobs {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == job.Labels[v1.LabelGridSite] && !u.Checked }
 		switch {
 		case endOf(job).Type != batchv1.JobComplete, !metav1.IsControlledBy(job, p.grid):
@@ -124,7 +124,7 @@ func (p *assigned) removePassedJobs(ctx context.Context) {
 			if err := p.deleteObject(ctx, job); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", name)
 			}
-			delete(p.memory.rollout.jobs, name)
+			delete(p.memory.jobs, name)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
 			gridchild.Shorten(err.Error()))
 	} else if err == nil {
-		p.memory.rollout.jobs[name] = job
+		p.memory.jobs[name] = job
 	}
 	return err // a quota, a missing permission, or a former Job that is about to be deleted: it waits
 }

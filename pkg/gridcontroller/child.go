@@ -154,8 +154,6 @@ var progressOf = map[string]func(name string, spec, status map[string]any) progr
 // progress is the progress of the child's own controller.
 type progress struct {
 	replicas, updated, ready, available int64
-	// none is set if a person wants no pods: spec.replicas is 0. For a DaemonSet see assigned.excludes.
-	none bool
 	// complete is set if all pods of the spec exist and are available, or wait for a person (a partition, OnDelete).
 	// strays is how many nodes have a pod that a DaemonSet's status does not count: a taint keeps new ones away.
 	complete bool
@@ -204,7 +202,7 @@ func countPods(spec, status map[string]any) progress {
 		replicas = integer(spec, "replicas")
 	}
 	return progress{
-		replicas: replicas, none: replicas == 0, updated: integer(status, "updatedReplicas"),
+		replicas: replicas, updated: integer(status, "updatedReplicas"),
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
 }

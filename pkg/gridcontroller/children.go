@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -50,34 +51,6 @@ type desired struct {
 // of its templates, whether its selector names the site), and by its digest.
 type identity struct{ name, variant, digest string }
 
-// childMemory is the memory of one child between reconciliations. It must not be used concurrently.
-type childMemory struct {
-	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
-	// found to belong together. As long as desired is the same, another owned is drift.
-	same struct{ desired, owned string }
-	// applied is the child after the last apply.
-	applied   child
-	appliedAt time.Time
-	// failure is the error of the last attempt to sync; nil after a success. failed is the digest that it was for.
-	failure error
-	failed  string
-	retries int
-	retryAt time.Time
-	// mark identifies the desired child; it is empty before the first one. The live child last made progress towards it
-	// at progressAt: best are the largest numbers of pods that were updated, ready and available, and reached is set if
-	// it was ready. It has been ready since readyAt. rested is how much of the time since progressAt does not count
-	// towards its deadline: it was ready, or a node was silent. silent is how many nodes of the site were silent.
-	mark                string
-	best                [3]int64
-	reached             bool
-	progressAt, readyAt time.Time
-	rested              time.Duration
-	silent              int
-	// pod is the problem that was found, at podAt, with the pods of a child that makes no progress.
-	pod   string
-	podAt time.Time
-}
-
 // result is what became of a child.
 type result struct {
 	// child is the live child as far as it is known; nil if it does not exist, or is not the grid's.
@@ -93,7 +66,7 @@ type result struct {
 }
 
 // syncChild makes the live child as desired, if it is not.
-func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *childMemory) result {
+func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desired, m *siteMemory) result {
 	outcome := childSync{r, o, d, m}.run(ctx)
 	outcome.err = gridchild.Rejected(outcome.err)
 	if m.failed != d.digest || outcome.err == nil {
@@ -110,7 +83,7 @@ func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desir
 }
 
 // settled returns the result from the cache and the memory; false if syncChild must be called. live may be nil.
-func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
+func settled(now time.Time, live *child, d *desired, m *siteMemory) (result, bool) {
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
 		m.failure, m.retries = nil, 0
@@ -127,7 +100,7 @@ type childSync struct {
 	*reconciler
 	o *gridchild.Owner
 	d *desired
-	m *childMemory
+	m *siteMemory
 }
 
 // run compares the child with the API server's, and applies it if that is necessary.
@@ -205,10 +178,8 @@ func (s childSync) checkClaim(ctx context.Context, live *child) error {
 		return err
 	}
 	// The cache may not show yet that the grid is being deleted, with its children orphaned on purpose.
-	grid := &metav1.PartialObjectMetadata{}
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(s.o.Kind))
-	err = s.server.Get(ctx, types.NamespacedName{Namespace: s.o.Namespace, Name: s.o.Name}, grid)
-	if err == nil && string(grid.UID) == s.o.UID && grid.DeletionTimestamp == nil {
+	grid, err := s.readGrid(ctx, s.server, types.NamespacedName{Namespace: s.o.Namespace, Name: s.o.Name})
+	if grid != nil && grid.GetUID() == s.o.UID {
 		return nil
 	}
 	return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: %v", s.o.Child.Kind, live.name,
@@ -255,17 +226,14 @@ func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
 const ownerIndex = "controller"
 
 func ownerOf(object client.Object) []string {
-	if by := metav1.GetControllerOf(object); by != nil {
-		return []string{string(by.UID)}
-	}
-	return nil
+	return []string{string(ptr.Deref(metav1.GetControllerOf(object), metav1.OwnerReference{}).UID)}
 }
 
 // childrenOf returns a grid's children from the cache, by name.
 func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(o.Child.GroupVersion().WithKind(o.Child.Kind + "List"))
-	err := r.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
+	err := r.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: string(o.UID)},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss: %w", o.Child.Kind, err)
@@ -282,11 +250,11 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 }
 
 func (c *child) ownedBy(o *gridchild.Owner) bool {
-	return c.Controller != nil && string(c.Controller.UID) == o.UID
+	return c.Controller != nil && c.Controller.UID == o.UID
 }
 
 // sameAs reports whether the child is as desired, and remembers that.
-func (m *childMemory) sameAs(live *child, d *desired) bool {
+func (m *siteMemory) sameAs(live *child, d *desired) bool {
 	switch {
 	case live.legacy:
 		return false

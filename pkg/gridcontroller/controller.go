@@ -193,8 +193,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 				Complete(&reconciler{
 					GridKind: k, cache: m.GetCache(), server: m.GetAPIReader(), writer: m.GetClient(),
 					clock: clock.RealClock{}, nodes: corev1listers.NewNodeLister(nodes.GetIndexer()),
-					recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas,
-					grace: c.SiteRemovalGrace, limits: c.Limits,
+					recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas, config: c,
 				}))
 		if err != nil {
 			return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)

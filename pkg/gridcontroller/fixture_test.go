@@ -274,7 +274,7 @@ func (f *fixture) restart() {
 	for _, k := range v1.Kinds {
 		f.reconcilers[k.Kind] = &reconciler{
 			GridKind: k, cache: f.client, server: liveReader{f}, writer: client.WithFieldOwner(f.client, v1.FieldManager),
-			clock: f.clock, recorder: f.events, grace: 5 * time.Minute,
+			clock: f.clock, recorder: f.events, config: Config{SiteRemovalGrace: 5 * time.Minute},
 			nodes: corev1listers.NewNodeLister(f.cachedNodes),
 		}
 	}

@@ -62,9 +62,8 @@ type planned struct {
 	rollout rollout.Plan
 	// gone are the children of sites without nodes.
 	gone []vanished
-	// held is why losses must wait for an approval; nil if none do. waiting has the sites with these losses.
-	held    error
-	waiting map[string]bool
+	// held is why losses must wait for an approval; nil if none do.
+	held error
 }
 
 // synced has what became of the children.
@@ -92,7 +91,7 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	m.leap, m.lastPass = m.leap+leap, now
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, owner.Labels) {
 		m.generation, m.labels = grid.GetGeneration(), owner.Labels
-		m.templates, m.rollout.objects = map[string]*templateMemory{}, nil
+		m.templates, m.revisions = map[string]*templateMemory{}, nil
 		for _, of := range m.sites {
 			of.desired = identity{}
 		}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,9 +63,7 @@ type reconciler struct {
 	nodes         corev1listers.NodeLister
 	recorder      events.EventRecorder
 	schemas       *workloadpatch.Schemas // for the patches of overrides
-	// grace and limits are Config.SiteRemovalGrace and Limits.
-	grace  time.Duration
-	limits Limits
+	config        Config
 
 	grids sync.Map // of *gridMemory, each of which belongs to the worker that reconciles the grid, by name
 }
@@ -82,11 +82,16 @@ type gridMemory struct {
 	losses   map[string]v1.SiteLoss
 	approved map[string]bool
 	key      string
-	rollout  rolloutMemory
+	// revisions are the grid's ControllerRevisions; nil if they must be read. jobs are the Jobs of checks, by name, as
+	// they were at jobsAt. heard is Known of the last plan.
+	revisions []*appsv1.ControllerRevision
+	jobs      map[string]*batchv1.Job
+	jobsAt    time.Time
+	heard     []rollout.Heard
 	// lastPass is when the last pass began, and leap how far the clock was set since the first one.
 	lastPass time.Time
 	leap     time.Duration
-	// withheld has the sites that the last pass left alone, because they were about to suffer losses.
+	// withheld has the sites that the last pass left alone, because their losses wait for an approval.
 	withheld map[string]bool
 	// told is the last failure of the grid as a whole for which there was an event.
 	told gridchild.Error
@@ -97,10 +102,8 @@ type gridMemory struct {
 	largest        int
 }
 
-// siteMemory is the memory of a site between reconciliations.
+// siteMemory is the memory of a site and its child between reconciliations. It must not be used concurrently.
 type siteMemory struct {
-	childMemory
-
 	// state is what the last pass found, at first what the status says.
 	state v1.SiteState
 	// desired is the identity of the site's child, as long as gridMemory.templates is valid.
@@ -109,6 +112,30 @@ type siteMemory struct {
 	broken     brokenSite
 	asked      rollout.Pods
 	askedSince time.Time
+	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
+	// found to belong together. As long as desired is the same, another owned is drift.
+	same struct{ desired, owned string }
+	// applied is the child after the last apply.
+	applied   child
+	appliedAt time.Time
+	// failure is the error of the last attempt to sync; nil after a success. failed is the digest that it was for.
+	failure error
+	failed  string
+	retries int
+	retryAt time.Time
+	// mark identifies the desired child; it is empty before the first one. The live child last made progress towards it
+	// at progressAt: best are the largest numbers of pods that were updated, ready and available, and reached is set if
+	// it was ready. It has been ready since readyAt. rested is how much of the time since progressAt does not count
+	// towards its deadline: it was ready, or a node was silent. silent is how many nodes of the site were silent.
+	mark                string
+	best                [3]int64
+	reached             bool
+	progressAt, readyAt time.Time
+	rested              time.Duration
+	silent              int
+	// pod is the problem that was found, at podAt, with the pods of a child that makes no progress.
+	pod   string
+	podAt time.Time
 }
 
 func newMemory(grid v1.Object) *gridMemory {
@@ -213,12 +240,12 @@ func (r *reconciler) reconcileWorkloads(
 	p := r.newPass(grid, owner, m)
 	_, status := v1.Workload(changed)
 	c := conditions{&status.Conditions, grid.GetGeneration()}
-	err = cmp.Or(gridchild.CheckKey(owner.Key), r.limits.check(owner.Key, len(p.names)))
+	err = cmp.Or(gridchild.CheckKey(owner.Key), r.config.Limits.check(owner.Key, len(p.names)))
 	if err == nil {
 		err = p.holdKey(children)
 	}
 	if err != nil {
-		m.rollout.known = nil // the clocks of sites stop
+		m.heard = nil // the clocks of sites stop
 		status.ObservedGeneration = grid.GetGeneration()
 		c.stop(r.recordGridEvent(grid, m, err))
 		return r.writeStatus(ctx, grid, changed, m, time.Time{})
@@ -230,7 +257,7 @@ func (r *reconciler) reconcileWorkloads(
 		// If no plan was made for long, no controller followed the rollout in that time.
 		if of := p.status.Rollout; of != nil && of.HeardTime != nil &&
 			r.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
-			m.rollout.known = nil
+			m.heard = nil
 		}
 		c.problem(v1.ConditionDegraded, told.Reason, told.Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, m, time.Time{})
@@ -292,12 +319,12 @@ func (r *reconciler) reconcileService(
 	grid.Status.ObservedGeneration, grid.Status.Sites = grid.Generation, int32(len(sitesOf(r.nodes, o.Key)))
 	c := conditions{&grid.Status.Conditions, grid.Generation}
 	child, err := gridchild.OfService(o, grid.Spec.Template)
-	outcome := result{err: cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0), err)}
+	outcome := result{err: cmp.Or(gridchild.CheckKey(o.Key), r.config.Limits.check(o.Key, 0), err)}
 	if outcome.err == nil {
 		outcome = r.syncChild(ctx, o, &desired{
 			identity: identity{child.GetName(), "", child.GetAnnotations()[v1.AnnotationAppliedDigest]},
 			shape:    &atomic.Value{}, child: child,
-		}, &m.ofSite("").childMemory)
+		}, m.ofSite(""))
 	}
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",

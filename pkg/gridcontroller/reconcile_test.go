@@ -332,14 +332,14 @@ func TestSlowWebhook(t *testing.T) {
 func TestLimits(t *testing.T) {
 	f, grid := demo(t, in("east west"))
 	r := f.reconcilers["DeploymentGrid"]
-	r.limits = Limits{SiteKeys: []string{"region"}}
+	r.config.Limits = Limits{SiteKeys: []string{"region"}}
 	f.pass(grid)
 	f.expect(grid, "Degraded=True NotAllowed", "--allowed-site-keys", "region")
-	r.limits = Limits{SiteKeys: []string{"region", "zone1"}, SitesPerGrid: 1}
+	r.config.Limits = Limits{SiteKeys: []string{"region", "zone1"}, SitesPerGrid: 1}
 	f.pass(grid)
 	f.expect(grid, "Degraded=True NotAllowed", "makes 2 sites", "--max-sites-per-grid")
 	f.expectTook()
-	r.limits.SitesPerGrid = 2
+	r.config.Limits.SitesPerGrid = 2
 	f.pass(grid)
 	f.expectTook("apply demo-east", "apply demo-west")
 }

@@ -37,7 +37,7 @@ func (p *pass) graceTime() time.Duration {
 	if seconds := p.removal().GraceSeconds; seconds != nil {
 		return time.Duration(*seconds) * time.Second
 	}
-	return p.grace
+	return p.config.SiteRemovalGrace
 }
 
 // lossLimit returns how many of a number of sites may suffer losses without an approval.
@@ -133,24 +133,24 @@ func (p *planned) empties(site string, live *child) bool {
 func (p *planned) holdLosses() {
 	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, l v1.SiteLoss) bool { return now.Sub(l.Time.Time) > lossWindow })
-	p.waiting = map[string]bool{}
+	waiting := map[string]bool{}
 	all, still, byKind, names := p.losses(), map[string]bool{}, map[lossKind][]string{}, []string{}
 	for _, l := range all {
 		still[l.site] = true
 		if _, counted := m.losses[l.site]; !m.approved[l.site] && (!counted || l.kind == vanishes) {
 			names = append(names, l.site+"="+l.at)
 			byKind[l.kind] = append(byKind[l.kind], l.site)
-			p.waiting[l.site] = true
+			waiting[l.site] = true
 		}
 	}
 	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
 	sites, approval := len(p.assignment.BySite)+len(p.gone), token(names)
 	switch limit := lossLimit(p.removal().MaxSites, sites); {
 	case len(names) == 0, len(names)+len(m.losses) <= limit:
-		clear(p.waiting)
+		clear(waiting)
 	case p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval:
-		maps.Copy(m.approved, p.waiting)
-		clear(p.waiting)
+		maps.Copy(m.approved, waiting)
+		clear(waiting)
 	default:
 		var texts []string
 		for _, kind := range []lossKind{vanishes, zeroed, emptied, moved} {
@@ -167,14 +167,14 @@ func (p *planned) holdLosses() {
 		_, counted := m.losses[l.site]
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
-		case p.waiting[l.site]:
+		case waiting[l.site]:
 			p.targets[l.site] = target{}
 		case !counted:
 			p.countLoss(l.site)
 		}
 	}
-	if !maps.Equal(p.waiting, m.withheld) {
-		m.withheld = p.waiting
+	if !maps.Equal(waiting, m.withheld) {
+		m.withheld = waiting
 		p.lookAgain(now) // the plan must know
 	}
 }
@@ -200,7 +200,7 @@ func (p *synced) removeVanished(ctx context.Context) map[string]v1.SiteState {
 		case retain:
 			state.Phase, state.Reason, state.Message = v1.SiteRetained, v1.ReasonSiteVanished, ""
 		case v.live.held, v.live.deleting: // the end of the deletion will be an event
-		case p.waiting[site]:
+		case p.memory.withheld[site]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):

@@ -20,12 +20,12 @@ import (
 // ensureRevision makes the ControllerRevision of the spec, if it does not exist, and returns its name. The grid's
 // ControllerRevisions are read once for each generation of the grid, because only this controller writes them.
 func (p *pass) ensureRevision(ctx context.Context) (string, error) {
-	m := &p.memory.rollout
+	m := p.memory
 	update, err := gridrevision.Of(p.Kind, p.grid)
 	if err != nil {
 		return "", err
 	}
-	if m.objects != nil {
+	if m.revisions != nil {
 		return update.Name, nil
 	}
 	objects, err := p.readRevisions(ctx)
@@ -66,7 +66,7 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects = objects
+	m.revisions = objects
 	return update.Name, nil
 }
 
@@ -76,7 +76,7 @@ func (p *assigned) markCompleted(ctx context.Context) {
 	if written == nil || written.Phase != v1.RolloutComplete || p.status.CurrentRevision != p.update {
 		return
 	}
-	for _, object := range p.memory.rollout.objects {
+	for _, object := range p.memory.revisions {
 		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
 			continue
 		}
@@ -128,7 +128,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 }
 
 func (p *planned) deleteOldRevisions(ctx context.Context) {
-	m := &p.memory.rollout
+	m := p.memory
 	inUse := map[string]bool{
 		p.rollout.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
 	}
@@ -140,11 +140,11 @@ func (p *planned) deleteOldRevisions(ctx context.Context) {
 	for _, live := range p.children {
 		inUse[live.revision] = true
 	}
-	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {
+	for _, object := range gridrevision.Superfluous(m.revisions, inUse, p.spec.RevisionHistoryLimit) {
 		if err := p.deleteObject(ctx, object); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}
-		m.objects = slices.DeleteFunc(m.objects, func(of *appsv1.ControllerRevision) bool { return of == object })
+		m.revisions = slices.DeleteFunc(m.revisions, func(of *appsv1.ControllerRevision) bool { return of == object })
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,16 +35,6 @@ type target struct {
 	err error
 }
 
-// rolloutMemory is the memory of a rollout between reconciliations.
-type rolloutMemory struct {
-	// objects are the grid's ControllerRevisions; nil if they must be read.
-	objects []*appsv1.ControllerRevision
-	// jobs are the Jobs of checks, by name, as they were at jobsAt.
-	jobs   map[string]*batchv1.Job
-	jobsAt time.Time
-	known  []rollout.Heard // the last plan's
-}
-
 // brokenSite is why a site does not work. It has failed once that has lasted for the deadline.
 type brokenSite struct {
 	revision, why string
@@ -58,7 +47,7 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 		return made
 	}
 	var made *gridchild.Templates
-	for _, object := range p.memory.rollout.objects {
+	for _, object := range p.memory.revisions {
 		if object.Name != revision {
 			continue
 		}
@@ -107,7 +96,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
 		Current: p.status.CurrentRevision, Update: p.status.UpdateRevision, Status: p.status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.rollout.known,
+		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.heard,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
 		in.AtOnce = p.update
@@ -123,7 +112,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		p.readPodsAndChecks(ctx, plan, in)
 		plan = rollout.NewPlan(in)
 	}
-	p.memory.rollout.known = plan.Known
+	p.memory.heard = plan.Known
 	return plan
 }
 
@@ -147,7 +136,7 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 	u.Revision = p.revisionOf(site, live)
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	u.Uncompared = live.applied != "" && memory.same.desired == ""
-	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
+	u.Idle = live.observed && live.progress.replicas == 0 && (!u.PerNode || p.excludes(site)) // a person wants no pods
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits

@@ -52,7 +52,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, &p.memory.ofSite(site).childMemory); done {
+		if result, done := settled(p.clock.Now(), live, d, p.memory.ofSite(site)); done {
 			s.results[site] = result
 			continue
 		}
@@ -90,7 +90,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 	if t.refused == nil {
 		// A probe has set the template's shape, which shows that cached children are settled: all, after a restart.
 		p.syncAll(ctx, slices.DeleteFunc(all, func(d *desired) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.ofSite(d.site).childMemory)
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d, p.memory.ofSite(d.site))
 			if done {
 				p.results[d.site] = outcome
 			}
@@ -125,7 +125,7 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 			continue
 		}
 		group.Go(func() error { // rendering is not safe for concurrent use
-			outcomes[i] = p.syncChild(ctx, p.owner, d, &p.memory.sites[d.site].childMemory)
+			outcomes[i] = p.syncChild(ctx, p.owner, d, p.memory.sites[d.site])
 			return nil
 		})
 	}

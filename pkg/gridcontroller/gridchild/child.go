@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -22,23 +23,21 @@ import (
 // Owner has the facts about a grid that rendering a child needs.
 type Owner struct {
 	v1.GridKind
+	metav1.ObjectMeta // the name, namespace, UID, labels and annotations
 
-	Name, Namespace string
-	UID             string
 	// Key is the grid's gridUniqKey. Fallback has the fallbackKeys of a ServiceGrid.
 	Key      string
 	Fallback []string
 	// SelectsSite is set if a workload's selector and its pods' labels have the site.
-	SelectsSite         bool
-	Labels, Annotations map[string]string
+	SelectsSite bool
 }
 
 // OwnerOf makes the Owner of a grid.
 func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
-	o := &Owner{
-		GridKind: k, Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: string(grid.GetUID()),
+	o := &Owner{GridKind: k, ObjectMeta: metav1.ObjectMeta{
+		Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: grid.GetUID(),
 		Labels: grid.GetLabels(), Annotations: grid.GetAnnotations(),
-	}
+	}}
 	if services, ok := grid.(*v1.ServiceGrid); ok {
 		o.Key, o.Fallback = services.Spec.GridUniqKey, services.Spec.FallbackKeys
 		return o
@@ -147,8 +146,7 @@ func newChild(
 	child.SetNamespace(o.Namespace)
 	child.SetName(name)
 	child.SetLabels(own)
-	grid := &metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID)}
-	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(o.Kind))})
+	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(o, v1.GroupVersion.WithKind(o.Kind))})
 	if len(annotations) > 0 { // the digest of a child without any is the one that former versions wrote
 		child.SetAnnotations(annotations)
 	}
@@ -187,4 +185,33 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 func SetsReplicas(child *unstructured.Unstructured) bool {
 	value, found, err := unstructured.NestedFieldNoCopy(child.Object, "spec", "replicas")
 	return err == nil && found && value != nil
+}
+
+// Selector returns the selector in the spec of a workload. Without one it selects nothing.
+func Selector(spec map[string]any) (labels.Selector, error) {
+	var of struct {
+		Selector *metav1.LabelSelector `json:"selector"`
+	}
+	unreadable := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &of)
+	selector, err := metav1.LabelSelectorAsSelector(of.Selector)
+	if err = cmp.Or(unreadable, err); err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	return selector, nil
+}
+
+// OwnsPod reports whether a pod is a workload's. Others may have the labels that the workload selects. The ReplicaSets
+// of a Deployment have its name, and the hash of their template. A StatefulSet cannot make its pods before those of a
+// former one of its name have ended.
+func OwnsPod(kind, name, uid string, pod *corev1.Pod) bool {
+	by := metav1.GetControllerOf(pod)
+	switch {
+	case by == nil:
+		return false
+	case kind == "Deployment":
+		return by.Kind == "ReplicaSet" && by.Name == name+"-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	case kind == "StatefulSet" && by.Kind == kind && by.Name == name && pod.DeletionTimestamp != nil:
+		return true
+	}
+	return string(by.UID) == uid
 }

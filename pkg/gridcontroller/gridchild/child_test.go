@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -20,10 +21,10 @@ const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"
 	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
 func demoOwner() *Owner {
-	return &Owner{
-		GridKind: v1.DeploymentGridKind, Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1",
+	return &Owner{GridKind: v1.DeploymentGridKind, Key: "zone1", ObjectMeta: metav1.ObjectMeta{
+		Name: "demo", Namespace: "shop", UID: "u1",
 		Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"note": "y"},
-	}
+	}}
 }
 
 func desire(t *testing.T, o *Owner, template, site string) *unstructured.Unstructured {

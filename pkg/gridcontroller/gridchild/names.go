@@ -119,7 +119,7 @@ var (
 // Claim returns nil if an object with the name of a child is the grid's child, or may be adopted, and else why not.
 func (e *Existing) Claim(o *Owner, name string) error {
 	switch by := e.Controller; {
-	case by != nil && string(by.UID) == o.UID:
+	case by != nil && by.UID == o.UID:
 		return nil
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
 		return fmt.Errorf("%w: %w", ErrLeftOver, Errorf(v1.ReasonNameConflict,

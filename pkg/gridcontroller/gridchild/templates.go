@@ -7,9 +7,13 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -270,4 +274,42 @@ func tolerateUnreachable(template map[string]any) error {
 	}
 	pod["tolerations"] = tolerations
 	return nil
+}
+
+// PodSpec returns the pods' selector and spec from the spec of a workload.
+func PodSpec(spec map[string]any) (labels.Selector, corev1.PodSpec, error) {
+	var workload appsv1.DaemonSetSpec // all kinds have these fields
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload)
+	if err != nil {
+		err = fmt.Errorf("reading the template: %w", err)
+	}
+	selector, unreadable := Selector(spec)
+	return selector, workload.Template.Spec, cmp.Or(err, unreadable)
+}
+
+// Fits returns a function that reports whether the pods of a site's DaemonSet fit a node of the site, by the node's
+// name, labels and taints. What the template selects by the grid's key does not count: the child selects its site by
+// it. The taints of the control plane, for nodes that are not ready or not heard, do not count either.
+func (t *Templates) Fits(site string) (func(*corev1.Node) bool, error) {
+	variant := t.Variant(site)
+	if known := t.fits[variant]; known != nil {
+		return known, nil
+	}
+	spec, err := t.decode(site)
+	_, pod, unreadable := PodSpec(spec)
+	if err = cmp.Or(err, unreadable); err != nil {
+		return nil, err
+	}
+	delete(pod.NodeSelector, t.spec.GridUniqKey)
+	wants := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: pod})
+	keepsAway := func(taint corev1.Taint) bool {
+		tolerated := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }
+		return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!strings.HasPrefix(taint.Key, "node.kubernetes.io/") && !slices.ContainsFunc(pod.Tolerations, tolerated)
+	}
+	t.fits[variant] = func(node *corev1.Node) bool {
+		matches, err := wants.Match(node)
+		return err == nil && matches && !slices.ContainsFunc(node.Spec.Taints, keepsAway)
+	}
+	return t.fits[variant], nil
 }

@@ -77,8 +77,8 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 
 func (r *mover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
 	pods := &corev1.PodList{}
-	err := r.server.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},
-		client.MatchingFields{"spec.nodeName": node})
+	err := r.server.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem),
+		client.MatchingLabels{"app": wrapperApp}, client.MatchingFields{"spec.nodeName": node})
 	if err != nil {
 		return false, fmt.Errorf("looking for the wrapper of node %s: %w", node, err)
 	}

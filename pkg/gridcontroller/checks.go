@@ -28,7 +28,7 @@ import (
 // jobName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
 func (p *assigned) jobName(site string, attempt *metav1.Time, check *v1.Check) string {
 	live := cmp.Or(p.child(site), &child{})
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update.Revision,
 		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
 	// A shortened name may end with a character that is not allowed there.
 	of := strings.TrimRight(p.owner.Name[:min(len(p.owner.Name), 40)], "-.")
@@ -136,7 +136,7 @@ func (p *assigned) startCheck(ctx context.Context, site, name string, check *v1.
 	}
 	pod, own := &spec.Template, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site}
 	pod.Labels = labels.Merge(pod.Labels, own)
-	template, err := p.current.Of(site)
+	template, err := p.update.Of(site)
 	selector, workload, unreadable := gridchild.PodSpec(template)
 	if err = cmp.Or(err, unreadable); err != nil {
 		return err

@@ -273,8 +273,9 @@ func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	for _, k := range v1.Kinds {
 		f.reconcilers[k.Kind] = &reconciler{
-			GridKind: k, cache: f.client, server: liveReader{f}, writer: client.WithFieldOwner(f.client, v1.FieldManager),
-			clock: f.clock, recorder: f.events, config: Config{SiteRemovalGrace: 5 * time.Minute},
+			GridKind: k, cache: f.client, server: liveReader{f},
+			writer: client.WithFieldOwner(f.client, v1.FieldManager),
+			clock:  f.clock, recorder: f.events, config: Config{SiteRemovalGrace: 5 * time.Minute},
 			nodes: corev1listers.NewNodeLister(f.cachedNodes),
 		}
 	}

@@ -3,10 +3,13 @@ package gridcontroller
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -41,12 +44,11 @@ type assigned struct {
 	// assignment says which site has which child. children has the grid's children by name, and those to be adopted.
 	assignment *gridchild.Names
 	children   map[string]*child
-	// around is what templates and waves depend on besides the grid. waves are nil without a rollout.
+	// around is what templates and waves depend on besides the grid.
 	around gridchild.Context
 	waves  gridchild.Waves
-	// current are the templates of the spec, update is its revision.
-	current *gridchild.Templates
-	update  string
+	// update are the templates of the spec, with its revision.
+	update *gridchild.Templates
 	// templates has the templates that were read, by revision; nil for one that cannot be read. fitsSome reports
 	// whether update fits a node of any site. Both are computed when they are needed.
 	templates map[string]*gridchild.Templates
@@ -89,9 +91,8 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	now := r.clock.Now()
 	leap := now.Round(0).Sub(m.lastPass.Round(0)) - now.Sub(m.lastPass) // the latter is by the monotonic clock
 	m.leap, m.lastPass = m.leap+leap, now
-	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, owner.Labels) {
-		m.generation, m.labels = grid.GetGeneration(), owner.Labels
-		m.templates, m.revisions = map[string]*templateMemory{}, nil
+	if made := fmt.Sprint(grid.GetGeneration(), owner.Labels); m.madeFor != made {
+		m.madeFor, m.templates, m.revisions = made, map[string]*templateMemory{}, nil
 		for _, of := range m.sites {
 			of.desired = identity{}
 		}
@@ -130,10 +131,15 @@ func (p *pass) run(ctx context.Context, children map[string]*child) (*report, er
 
 // assign assigns the grid's workloads to its sites, and reads the revisions.
 func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
+	revision, err := p.ensureRevision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	around := gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)}
+	update := gridchild.NewTemplates(revision, p.spec, around)
 	a := &assigned{
-		pass: p, children: children,
-		around:    gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)},
-		templates: map[string]*gridchild.Templates{},
+		pass: p, children: children, around: around, update: update,
+		templates: map[string]*gridchild.Templates{revision: update},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) *gridchild.Existing {
 		live := children[name]
@@ -146,16 +152,9 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 		return cmp.Or(live, &child{}).Existing
 	})
 	a.fitsSome = sync.OnceValue(func() bool {
-		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update) })
+		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update.Revision) })
 	})
-	if a.update, err = p.ensureRevision(ctx); err != nil {
-		return nil, err
-	}
-	a.current = gridchild.NewTemplates(p.spec, a.around)
-	a.current.Revision, a.templates[a.update] = a.update, a.current
-	if p.spec.Rollout != nil {
-		a.waves, err = gridchild.NewWaves(p.spec.Rollout, a.around.HasNode)
-	}
+	a.waves, err = gridchild.NewWaves(ptr.Deref(p.spec.Rollout, v1.Rollout{}).Waves, around.HasNode)
 	return a, err
 }
 

@@ -71,10 +71,9 @@ type reconciler struct {
 // gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
 type gridMemory struct {
 	uid types.UID
-	// templates has the results of each variant. They and the revisions are valid for this generation and these labels.
-	generation int64
-	labels     map[string]string
-	templates  map[string]*templateMemory
+	// templates has the results of each variant. They and the revisions are of the generation and labels in madeFor.
+	madeFor   string
+	templates map[string]*templateMemory
 	// sites has the memory of each site. A ServiceGrid has one, with the name "", for its Service.
 	sites map[string]*siteMemory
 	// losses are status.losses, by site. approved has the sites whose losses someone has approved. key is

@@ -105,7 +105,7 @@ func (p *planned) losses() (all []loss) {
 		if live == nil || !live.ownedBy(p.owner) || live.held || live.deleting || to.Templates == nil {
 			continue
 		}
-		replicas, set, err := p.current.Replicas(site)
+		replicas, set, err := p.update.Replicas(site)
 		of, variant, marked := strings.Cut(live.variant, "@")
 		revision, wanted, marks := strings.Cut(to.Mark(site), "@")
 		switch {

@@ -73,11 +73,11 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 // markCompleted marks the ControllerRevision that the status shows to run in all sites. An undo goes back to such ones.
 func (p *assigned) markCompleted(ctx context.Context) {
 	written := p.status.Rollout
-	if written == nil || written.Phase != v1.RolloutComplete || p.status.CurrentRevision != p.update {
+	if written == nil || written.Phase != v1.RolloutComplete || p.status.CurrentRevision != p.update.Revision {
 		return
 	}
 	for _, object := range p.memory.revisions {
-		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
+		if object.Name != p.update.Revision || object.Annotations[v1.AnnotationCompleted] != "" {
 			continue
 		}
 		marked, now := object.DeepCopy(), p.clock.Now().UTC().Format(time.RFC3339)
@@ -130,7 +130,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 func (p *planned) deleteOldRevisions(ctx context.Context) {
 	m := p.memory
 	inUse := map[string]bool{
-		p.rollout.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
+		p.rollout.Current: true, p.update.Revision: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
 	}
 	if p.status.Rollout != nil {
 		for _, site := range p.status.Rollout.Sites {

@@ -52,8 +52,7 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 			continue
 		}
 		if spec, err := gridrevision.Spec(object, p.spec); err == nil {
-			made = gridchild.NewTemplates(spec, p.around)
-			made.Revision = revision
+			made = gridchild.NewTemplates(revision, spec, p.around)
 		}
 	}
 	p.templates[revision] = made
@@ -75,7 +74,7 @@ func (p *assigned) plan(ctx context.Context) *planned {
 }
 
 func (p *planned) target(site string) target {
-	revision, known := p.update, true
+	revision, known := p.update.Revision, true
 	if p.spec.Rollout != nil {
 		revision, known = p.rollout.Revisions[site]
 	}
@@ -93,13 +92,13 @@ func (p *planned) target(site string) target {
 func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
-		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
+		Rollout: p.spec.Rollout, Revision: p.update.Revision, Deadline: p.spec.ProgressDeadline(),
 		Current: p.status.CurrentRevision, Update: p.status.UpdateRevision, Status: p.status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.heard,
 	}
-	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
-		in.AtOnce = p.update
+	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update.Revision, p.grid.GetGeneration()) {
+		in.AtOnce = p.update.Revision
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
@@ -151,7 +150,7 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 func (p *assigned) revisionOf(site string, live *child) string {
 	own, applied := live.ownedBy(p.owner), p.memory.ofSite(site).applied.revision
 	switch {
-	case own && live.revision == "" && !live.annotated && p.status.CurrentRevision != p.update:
+	case own && live.revision == "" && !live.annotated && p.status.CurrentRevision != p.update.Revision:
 		return applied // the rollout was added during a change: not known
 	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
 		return cmp.Or(applied, p.status.CurrentRevision)
@@ -172,7 +171,7 @@ func (p *assigned) complete(live *child) bool {
 // one fits a node there, and it fits other sites. Otherwise it is a mistake, or a change that takes the pods away.
 func (p *assigned) excludes(site string) bool {
 	ran := p.status.CurrentRevision
-	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
+	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update.Revision) &&
 		(ran == "" || !p.fitsSite(site, ran)) && p.fitsSome()
 }
 
@@ -221,7 +220,7 @@ func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, in 
 
 // readPods reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
 func (p *assigned) readPods(ctx context.Context, site *rollout.Site) (rollout.Pods, error) {
-	fits, err := p.fitsOf(site.Name, p.update)
+	fits, err := p.fitsOf(site.Name, p.update.Revision)
 	if err != nil {
 		return rollout.Pods{}, err
 	}
@@ -344,7 +343,7 @@ func (p *planned) describeRollout() string {
 	if status.Wave != "" {
 		wave = "wave " + status.Wave
 	}
-	parts := []string{"rollout of " + p.update, wave, string(status.Phase), status.Message}
+	parts := []string{"rollout of " + p.update.Revision, wave, string(status.Phase), status.Message}
 	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	return gridchild.Shorten(strings.Join(parts, ": "))
 }

@@ -83,7 +83,7 @@ func (p *synced) stateOf(site string) v1.SiteState {
 		if !live.held && p.complete(live) && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
 			state.Phase = v1.SiteReady
 		}
-		if p.spec.Rollout != nil && live.revision != p.update {
+		if p.spec.Rollout != nil && live.revision != p.update.Revision {
 			state.Revision = live.revision
 		}
 	}
@@ -104,7 +104,7 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 	status.ReadySites, status.UnreachableSites = count(v1.SiteReady), count(v1.SiteUnreachable)
 	status.FailedSites = count(v1.SiteFailed) + count(v1.SiteStalled)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
-	status.UpdateRevision, status.Rollout = p.update, p.rollout.Status.DeepCopy()
+	status.UpdateRevision, status.Rollout = p.update.Revision, p.rollout.Status.DeepCopy()
 	status.Losses = slices.SortedFunc(maps.Values(p.memory.losses), func(a, b v1.SiteLoss) int {
 		return cmp.Compare(a.Site, b.Site)
 	})
@@ -114,7 +114,7 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 		r := p.results[site]
 		return r.err != nil || r.child == nil || !r.again.IsZero() && !r.applied
 	}) {
-		status.CurrentRevision = p.update // all workloads are made from it
+		status.CurrentRevision = p.update.Revision // all workloads are made from it
 	}
 	c := conditions{&status.Conditions, status.ObservedGeneration}
 	p.setReadiness(c, int(status.Sites))
@@ -231,7 +231,7 @@ func (p *report) warnings() (all []string) {
 				return live == nil || live.SelectsSite
 			}))
 	}
-	for _, name := range p.current.Idle(p.names) {
+	for _, name := range p.update.Idle(p.names) {
 		all = append(all, fmt.Sprintf("spec.overrides[%s] selects no site", name))
 	}
 	for i, wave := range ptr.Deref(p.rollout.Status, v1.RolloutStatus{}).Waves {
@@ -438,7 +438,8 @@ func (p *report) recordEvents() {
 // recordRollout records an event if the status that was just written has another wave or phase than the one before.
 func (p *report) recordRollout() {
 	before, now := ptr.Deref(p.status.Rollout, v1.RolloutStatus{}), p.rollout.Status
-	if now == nil || p.status.UpdateRevision == p.update && before.Wave == now.Wave && before.Phase == now.Phase {
+	if now == nil ||
+		p.status.UpdateRevision == p.update.Revision && before.Wave == now.Wave && before.Phase == now.Phase {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, v1.ReasonRollout

@@ -120,7 +120,7 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 			outcomes[i].again = p.clock.Now()
 			continue
 		}
-		d.child, outcomes[i].err = p.assignment.Render(d.site, p.targets[d.site].Templates, p.current)
+		d.child, outcomes[i].err = p.assignment.Render(d.site, p.targets[d.site].Templates, p.update)
 		if outcomes[i].err != nil {
 			continue
 		}
@@ -140,11 +140,11 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 func (p *planned) desiredChild(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
 	known, variant := &m.ofSite(site).desired, fmt.Sprintf("%s\n%s\n%s\n%t", to.Revision, to.Variant(site),
-		p.current.Variant(site), p.assignment.SelectsSite[site])
+		p.update.Variant(site), p.assignment.SelectsSite[site])
 	d := &desired{identity: identity{p.assignment.BySite[site], variant, known.digest}, site: site}
 	if d.digest == "" || d.identity != *known {
 		// It is not kept: most are not needed, and there may be ten thousand.
-		child, err := p.assignment.Render(site, to.Templates, p.current)
+		child, err := p.assignment.Render(site, to.Templates, p.update)
 		if err != nil {
 			return nil, err
 		}

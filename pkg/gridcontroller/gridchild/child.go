@@ -166,15 +166,13 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 	inner := template
 	for _, field := range path {
 		at += "." + field
-		value, ok := inner[field]
-		if !ok || value == nil {
-			value = map[string]any{}
-			inner[field] = value
+		if inner[field] == nil {
+			inner[field] = map[string]any{}
 		}
-		object, ok := value.(map[string]any)
+		object, ok := inner[field].(map[string]any)
 		if !ok {
 			return nil, Errorf(v1.ReasonInvalidTemplate,
-				"%s is not an object but %v; the site cannot be written into it", at, value)
+				"%s is not an object but %v; the site cannot be written into it", at, inner[field])
 		}
 		inner = object
 	}

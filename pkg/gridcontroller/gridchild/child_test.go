@@ -69,7 +69,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 	const template = `{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}}`
 	o := demoOwner()
 	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
-	templates := NewTemplates(spec, Context{})
+	templates := NewTemplates("", spec, Context{})
 	children := map[string]*unstructured.Unstructured{}
 	for _, site := range []string{"east", "west", "north"} {
 		decoded, p := templates.Of(site)
@@ -115,7 +115,7 @@ func TestUnknownFieldsReachTheChild(t *testing.T) {
 func TestSourceOfAnOlderRevision(t *testing.T) {
 	templates := func(more string, rollout *v1.Rollout) *Templates {
 		template := "{" + more + plain[1:]
-		return NewTemplates(&v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template), Rollout: rollout},
+		return NewTemplates("", &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template), Rollout: rollout},
 			Context{})
 	}
 	older := templates(`"replicas":9,"minReadySeconds":1,`, nil)
@@ -208,7 +208,7 @@ func TestTemplates(t *testing.T) {
 		"east": "big", "west": "template", "south": "template", "other": "small",
 		"north": v1.ReasonTemplateNotFound, "up": v1.ReasonInvalidTemplate,
 	} {
-		got, p := NewTemplates(spec, Context{}).Of(site)
+		got, p := NewTemplates("", spec, Context{}).Of(site)
 		switch {
 		case p != nil && Tellable(p).Reason != want:
 			t.Errorf("%s: got %+v, want %s", site, p, want)
@@ -217,13 +217,13 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	spec.DefaultTemplateName = "gone"
-	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil ||
+	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil ||
 		!strings.Contains(Tellable(p).Message, `spec.templatePool.gone`) ||
 		!strings.Contains(Tellable(p).Message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
-	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
+	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
 		t.Errorf("without spec.template: got %+v", p)
 	}
 	if unused := UnusedTemplates(spec); !slices.Equal(unused, []string{"small"}) {

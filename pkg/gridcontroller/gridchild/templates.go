@@ -63,10 +63,11 @@ type Templates struct {
 	invalid  error
 }
 
-// NewTemplates reads the templates of a grid's spec.
-func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
+// NewTemplates reads the templates of a grid's spec, which is of a revision.
+func NewTemplates(revision string, spec *v1.WorkloadGridSpec, context Context) *Templates {
 	t := &Templates{
-		spec: spec, context: context, decoded: map[string]map[string]any{}, fits: map[string]func(*corev1.Node) bool{},
+		Revision: revision, spec: spec, context: context,
+		decoded: map[string]map[string]any{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	for i := range spec.Overrides {
 		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
@@ -204,13 +205,10 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 	for _, field := range []string{"initContainers", "containers"} {
 		containers, _ := pod[field].([]any)
 		for _, element := range containers {
-			container, ok := element.(map[string]any)
-			if !ok {
-				continue
-			}
+			container, is := element.(map[string]any)
 			name, _ := container["name"].(string)
 			names = append(names, name)
-			if image, ok := o.Images[name]; ok {
+			if image, ok := o.Images[name]; ok && is {
 				container["image"] = image
 			}
 		}

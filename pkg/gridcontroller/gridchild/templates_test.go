@@ -32,7 +32,7 @@ func TestWaves(t *testing.T) {
 		{Name: "a", Sites: sites("lab", "hz-*")}, {Name: "b", Sites: big},
 		{Name: "c", Sites: sites("lab", "hz-1", "x.y")}, {Name: "d"},
 	}}
-	waves, err := NewWaves(rollout, sized)
+	waves, err := NewWaves(rollout.Waves, sized)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,11 +44,11 @@ func TestWaves(t *testing.T) {
 		}
 	}
 	rollout.Waves = rollout.Waves[:3]
-	if waves, err = NewWaves(rollout, nil); err != nil || waves.Of("big-1") != 3 {
+	if waves, err = NewWaves(rollout.Waves, nil); err != nil || waves.Of("big-1") != 3 {
 		t.Errorf("without the last wave, and without nodes: got %d, %v", waves.Of("big-1"), err)
 	}
 	rollout.Waves[1].Sites = sites("[")
-	if _, err := NewWaves(rollout, nil); err == nil || !strings.Contains(err.Error(), "spec.rollout.waves[b].sites") {
+	if _, err := NewWaves(rollout.Waves, nil); err == nil || !strings.Contains(err.Error(), "spec.rollout.waves[b].sites") {
 		t.Errorf("a pattern that is none: got %v", err)
 	}
 }
@@ -65,7 +65,7 @@ func TestOverrides(t *testing.T) {
 			{Name: "idle", Sites: *sites("nobody"), Replicas: ptr.To[int32](1)},
 		},
 	}
-	templates := NewTemplates(spec, Context{})
+	templates := NewTemplates("", spec, Context{})
 	for site, want := range map[string]struct {
 		variant  string
 		replicas int64
@@ -104,7 +104,7 @@ func TestVariantsDiffer(t *testing.T) {
 			{Name: "y", Sites: *sites("a", "d"), Images: map[string]string{"c": "override"}},
 		},
 	}
-	templates := NewTemplates(spec, Context{})
+	templates := NewTemplates("", spec, Context{})
 	for site, want := range map[string]string{"a": "override", "b": "x/y", "c": "y/x", "d": "override"} {
 		got, err := templates.Of(site)
 		if err != nil {
@@ -139,7 +139,7 @@ func TestPatchRefused(t *testing.T) {
 		{"west", "spec.overrides[list].patch is not an object", v1.ReasonInvalidTemplate, refuse},
 		{"lab", "", "", refuse},
 	} {
-		_, err := NewTemplates(spec, Context{Merge: c.merge}).Of(c.site)
+		_, err := NewTemplates("", spec, Context{Merge: c.merge}).Of(c.site)
 		var told *Error
 		if c.says == "" {
 			if err != nil {

@@ -51,9 +51,9 @@ func (m *matcher) matches(site string) bool {
 type Waves []*matcher
 
 // NewWaves reads the waves of a rollout.
-func NewWaves(rollout *v1.Rollout, hasNode HasNode) (Waves, error) {
-	w := make(Waves, len(rollout.Waves))
-	for i, wave := range rollout.Waves {
+func NewWaves(waves []v1.Wave, hasNode HasNode) (Waves, error) {
+	w := make(Waves, len(waves))
+	for i, wave := range waves {
 		if wave.Sites == nil {
 			continue
 		}

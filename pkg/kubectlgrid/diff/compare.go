@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/yaml"
@@ -134,7 +135,7 @@ func merge(live, manifest *unstructured.Unstructured) {
 func (s Source) sites(ctx context.Context, about *Answer, grid v1.Object) (answers []*Answer, err error) {
 	spec, status := v1.Workload(grid)
 	revision, invalid := gridrevision.Of(s.owner.Kind, grid)
-	_, err = gridchild.NewWaves(cmp.Or(spec.Rollout, &v1.Rollout{}), nil)
+	_, err = gridchild.NewWaves(ptr.Deref(spec.Rollout, v1.Rollout{}).Waves, nil)
 	if err = cmp.Or(gridchild.CheckKey(s.owner.Key), invalid, err); err != nil {
 		return nil, about.refuse(err)
 	}
@@ -148,11 +149,10 @@ func (s Source) sites(ctx context.Context, about *Answer, grid v1.Object) (answe
 			nodes[site] = append(nodes[site], labels.Set(node))
 		}
 	}
-	templates := gridchild.NewTemplates(spec, gridchild.Context{
+	templates := gridchild.NewTemplates(revision.Name, spec, gridchild.Context{
 		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
 		Merge:   s.Schemas.Merge(s.owner.Child),
 	})
-	templates.Revision = revision.Name
 	sites := slices.Sorted(maps.Keys(nodes))
 	names := gridchild.Assign(s.owner, sites, func(name string) *gridchild.Existing {
 		if live := s.live[name]; live != nil {

@@ -173,7 +173,7 @@ func (s Source) sites(ctx context.Context, about *Answer, grid v1.Object) (answe
 		if err := s.try(ctx, a, child, err); err != nil {
 			return nil, err
 		}
-		key := fmt.Sprint(a.Title, a.Notes, a.change)
+		key := strings.ReplaceAll(fmt.Sprint(a.Title, a.Notes, a.change), names.BySite[site], "") // refusals name it
 		if known := groups[key]; known != nil {
 			known.Sites = append(known.Sites, site)
 			continue

@@ -223,7 +223,8 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
-	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
+	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil ||
+		Tellable(p).Reason != v1.ReasonTemplateNotFound {
 		t.Errorf("without spec.template: got %+v", p)
 	}
 	if unused := UnusedTemplates(spec); !slices.Equal(unused, []string{"small"}) {

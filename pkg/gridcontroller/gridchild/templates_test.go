@@ -48,7 +48,8 @@ func TestWaves(t *testing.T) {
 		t.Errorf("without the last wave, and without nodes: got %d, %v", waves.Of("big-1"), err)
 	}
 	rollout.Waves[1].Sites = sites("[")
-	if _, err := NewWaves(rollout.Waves, nil); err == nil || !strings.Contains(err.Error(), "spec.rollout.waves[b].sites") {
+	if _, err := NewWaves(rollout.Waves, nil); err == nil ||
+		!strings.Contains(err.Error(), "spec.rollout.waves[b].sites") {
 		t.Errorf("a pattern that is none: got %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,14 +112,12 @@ func (p *pass) describeLack(state *v1.SiteState, live *child) string {
 }
 
 // explainStalled adds the problems of pods to the messages of the first few stalled sites.
-func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteState) {
+func (p *report) explainStalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	stalled := slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
-		return states[site].Phase != v1.SiteStalled
-	})
+	stalled := p.in[v1.SiteStalled]
 	for _, site := range stalled[:min(len(stalled), namedSites)] {
-		state, memory, now := states[site], p.memory.ofSite(site), p.clock.Now()
+		state, memory, now := p.states[site], p.memory.ofSite(site), p.clock.Now()
 		if now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
 			if pods, err := p.podsOf(ctx, site, true); err == nil { // it is not worth an error
@@ -130,7 +127,7 @@ func (p *planned) explainStalled(ctx context.Context, states map[string]v1.SiteS
 		p.lookAgain(memory.podAt.Add(podPause))
 		if memory.pod != "" {
 			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
-			states[site] = state
+			p.states[site] = state
 		}
 	}
 }

@@ -58,13 +58,14 @@ func (p *synced) evaluate(ctx context.Context, states map[string]v1.SiteState) *
 		states[site] = p.stateOf(site)
 		p.lookAgain(p.results[site].again)
 	}
-	p.explainStalled(ctx, states)
+	r := newReport(p, states)
+	r.explainStalled(ctx)
 	p.lookAgain(p.rollout.Again)
 	for site, memory := range p.memory.sites {
 		p.noteBroken(site, states[site], memory)
 	}
 	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool { return states[site].Phase == "" })
-	return newReport(p, states)
+	return r
 }
 
 func newReport(p *synced, states map[string]v1.SiteState) *report {

@@ -21,8 +21,8 @@ import (
 
 // Link knows whether the upstream is away. *apiclient.Link is one.
 type Link interface {
-	// Away returns a channel that is closed when the upstream is back; nil while it is not away.
-	Away() <-chan struct{}
+	// AwayUntil returns a channel that is closed when the upstream is back; nil while it is not away.
+	AwayUntil() <-chan struct{}
 	// Suspect causes a probe of the upstream.
 	Suspect()
 }
@@ -185,7 +185,7 @@ func (t roundTripper) isLost(ctx context.Context, answered <-chan struct{}, body
 		switch now := body.sent.Load(); {
 		case now != sent:
 			sent = now
-		case t.target.Link.Away() != nil:
+		case t.target.Link.AwayUntil() != nil:
 			return true
 		default:
 			t.target.Link.Suspect()

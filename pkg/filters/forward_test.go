@@ -27,7 +27,7 @@ type linkStub struct {
 }
 
 // Away implements Link.
-func (l *linkStub) Away() <-chan struct{} {
+func (l *linkStub) AwayUntil() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.away

@@ -171,7 +171,7 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 		}
 		version := query.Get("resourceVersion")
 		request, reader := requestOf(r, query), readerOf(r)
-		if back := kept.Link.Away(); back != nil {
+		if back := kept.Link.AwayUntil(); back != nil {
 			switch {
 			case version != "" && version != "0", !kept.answerKept(w, request):
 				next.ServeHTTP(w, r)

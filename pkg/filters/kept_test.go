@@ -42,7 +42,7 @@ func newKeptServer(t *testing.T) *keptServer {
 	t.Helper()
 	s := &keptServer{T: t, token: "agent's", dir: filepath.Join(t.TempDir(), "kept"), answers: map[string]string{}}
 	upstream := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.link.Away() != nil {
+		if s.link.AwayUntil() != nil {
 			http.Error(w, "away", http.StatusServiceUnavailable)
 			return
 		}

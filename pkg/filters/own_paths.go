@@ -31,7 +31,7 @@ func WithOwnPaths(own OwnPaths) Filter {
 		case own.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
 			handler = own.Profiles
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		case health[path] != nil && (r.Header.Get("Authorization") == "" || own.Link.Away() != nil):
+		case health[path] != nil && (r.Header.Get("Authorization") == "" || own.Link.AwayUntil() != nil):
 			handler = health[path]
 		case path == "/metrics":
 			handler = own.Metrics

@@ -48,9 +48,9 @@ type Restorable interface {
 
 // Versioned is a Sink that also takes the resourceVersions of the upstream.
 type Versioned interface {
-	// At is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
+	// ChangeAt is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
 	// Sink. For a bookmark, change is nil: nothing else has changed up to that version.
-	At(version string, change func())
+	ChangeAt(version string, change func())
 }
 
 // Reducer is a Sink that keeps only a part of what the upstream sends.

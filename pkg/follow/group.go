@@ -326,8 +326,8 @@ func (g *Group) beginRound() {
 	}
 }
 
-// noteAnswer notes that the upstream answered a source. It is called before the answer goes to the Sink.
-func (g *Group) noteAnswer(s *Source) {
+// noteSourceAnswer notes that the upstream answered a source. It is called before the answer goes to the Sink.
+func (g *Group) noteSourceAnswer(s *Source) {
 	g.outage.holdIfNeeded(s)
 	g.mu.Lock()
 	defer g.mu.Unlock()

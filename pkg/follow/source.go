@@ -267,7 +267,7 @@ func (s *Source) attempt(ctx context.Context) error {
 
 // stepped notes a step of Options.Stream.
 func (s *Source) stepped(version string) {
-	s.group.noteAnswer(s)
+	s.group.noteSourceAnswer(s)
 	s.version = version
 	s.noteSuccess()
 	s.update(func(state *State) {
@@ -314,7 +314,7 @@ func (s *Source) agent() string { return cmp.Or(s.options.Agent, s.options.Name)
 // deliver passes a change to the Sink, with the version after it. change is nil for a bookmark.
 func (s *Source) deliver(version string, change func()) {
 	if sink, ok := s.options.Sink.(Versioned); ok {
-		sink.At(version, change)
+		sink.ChangeAt(version, change)
 	} else if change != nil {
 		change()
 	}
@@ -383,7 +383,7 @@ func (s *Source) list(ctx context.Context) error {
 	if version == "" {
 		version = list.largestVersion()
 	}
-	s.group.noteAnswer(s)
+	s.group.noteSourceAnswer(s)
 	if away {
 		s.setRestored(true)
 	}
@@ -582,7 +582,7 @@ func (s *Source) noteOpened(ctx context.Context, away bool) (held bool, err erro
 		s.noteFailure(ctx, ErrFromCache)
 		return true, nil
 	}
-	s.group.noteAnswer(s)
+	s.group.noteSourceAnswer(s)
 	s.noteSuccess()
 	return false, nil
 }

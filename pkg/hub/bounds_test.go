@@ -521,8 +521,8 @@ func TestContentIsNotKeptTooLong(t *testing.T) {
 // does not claim it.
 func TestAVersionIsNotClaimedEarly(t *testing.T) {
 	w := newBoundsWorld(nil, nil)
-	w.services.At("7", func() {
-		w.slices.At("9", nil)
+	w.services.ChangeAt("7", func() {
+		w.slices.ChangeAt("9", nil)
 		if got := *w.reached.Load(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
 			t.Errorf("%s is claimed", got)
 		}

@@ -493,7 +493,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 			}
 			in := named(s.kinds[(&kind{resource: configMaps.resource, account: account.String()}).key()], "shop",
 				fmt.Sprint("large-", i))
-			sink{s, in}.At("7", func() {
+			sink{s, in}.ChangeAt("7", func() {
 				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 					Namespace: "shop", Name: in.object(), ResourceVersion: "7",
 					Annotations: map[string]string{"large": strings.Repeat("x", size)}}})})
@@ -552,7 +552,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 			return wanted[in]
 		}
 		list := func(size int) {
-			sink{s, in}.At("7", func() {
+			sink{s, in}.ChangeAt("7", func() {
 				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 					Namespace: "shop", Name: "till", Annotations: map[string]string{"a": strings.Repeat("x", size)}}})})
 			})

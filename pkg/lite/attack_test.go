@@ -200,7 +200,7 @@ func TestUnreadableEntry(t *testing.T) {
 	from := newStore("node0")
 	for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "a"), named(secrets, "shop", "b")} {
 		to := sink{from, in}
-		to.At("5", func() {
+		to.ChangeAt("5", func() {
 			to.Apply(wiretest.Object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
 				Name: in.object(), ResourceVersion: "5"}}))
 		})
@@ -220,7 +220,7 @@ func TestUnreadableEntry(t *testing.T) {
 		t.Errorf("the other one is lost: %v", objects)
 	}
 	to := sink{s, broken}
-	to.At("6", func() { to.Replace(nil) }) // it does not exist any longer
+	to.ChangeAt("6", func() { to.Replace(nil) }) // it does not exist any longer
 	for key, value := range taken(s, hourlyBytes) {
 		if state[key] = value; value == nil {
 			delete(state, key)
@@ -266,7 +266,7 @@ func TestClockBehindWithContact(t *testing.T) {
 		if problems := s.load(state); problems != nil {
 			t.Fatal(problems)
 		}
-		sink{s, podsOf("node0")}.At("5", nil) // a bookmark
+		sink{s, podsOf("node0")}.ChangeAt("5", nil) // a bookmark
 		fetched := issued()
 		fetched.fetched = time.Now()
 		s.putToken(renewed, fetched)
@@ -383,7 +383,7 @@ func gpuClaim() *corev1.PodExtendedResourceClaimStatus {
 func TestNotOnDisk(t *testing.T) {
 	s := kept(nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", ResourceVersion: "3"}}
-	sink{s, podsOf("node0")}.At("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
+	sink{s, podsOf("node0")}.ChangeAt("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
 	for _, saved := range []bool{false, true} {
 		if saved {
 			s.noteSaved(s.takePending(hourlyBytes))
@@ -404,7 +404,7 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 	for i := range 10 {
 		in := scope{s.kinds[listed.key()], fmt.Sprint("ns", i), ""}
 		to := sink{s, in}
-		to.At("5", func() {
+		to.ChangeAt("5", func() {
 			for j := range 3 {
 				to.Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: in.namespace,
 					Name: fmt.Sprint("s", j), ResourceVersion: "5", Annotations: map[string]string{
@@ -412,7 +412,7 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 			}
 		})
 	}
-	sink{s, podsOf("node0")}.At("5", func() {})
+	sink{s, podsOf("node0")}.ChangeAt("5", func() {})
 	pods := podsOf("node0").key(keySet)
 	changes := s.takePending(1)
 	if len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {

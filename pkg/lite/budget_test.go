@@ -84,7 +84,7 @@ func TestStrangersServices(t *testing.T) {
 		o := wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
 			ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{"a": annotation}},
 			Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}})
-		to.At(strconv.Itoa(version), func() { to.Apply(to.Reduce(o)) })
+		to.ChangeAt(strconv.Itoa(version), func() { to.Apply(to.Reduce(o)) })
 	}
 	names := func(changes changes) (names []string) {
 		for key := range changes {
@@ -99,7 +99,7 @@ func TestStrangersServices(t *testing.T) {
 	apply("default", "kubernetes", "", 443)
 	apply("shop", "till", "", 80)
 	to := sink{s, podsOf("node0")}
-	to.At("12", func() { to.Apply(wiretest.Object(pod("late"))) })
+	to.ChangeAt("12", func() { to.Apply(wiretest.Object(pod("late"))) })
 	if got := names(s.takePending(1)); !slices.Equal(got, own) {
 		t.Errorf("without spare bytes %q are written, want %q", got, own)
 	}
@@ -111,7 +111,7 @@ func TestStrangersServices(t *testing.T) {
 	if changes := s.takePending(hourlyBytes); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))
 	}
-	sink{s, scope{kind: services}}.At("99", func() {
+	sink{s, scope{kind: services}}.ChangeAt("99", func() {
 		sink{s, scope{kind: services}}.Remove("strangers", "stranger")
 	})
 	if got := names(s.takePending(1)); len(got) > 0 {
@@ -150,7 +150,7 @@ func newDiskFixture(t *testing.T) diskFixture {
 }
 
 func (f diskFixture) apply(in scope, version string, object interface{ Marshal() ([]byte, error) }) {
-	sink{f.store, in}.At(version, func() { sink{f.store, in}.Apply(wiretest.Object(object)) })
+	sink{f.store, in}.ChangeAt(version, func() { sink{f.store, in}.Apply(wiretest.Object(object)) })
 }
 
 // config adds a ConfigMap that a pod names.

@@ -45,7 +45,7 @@ func TestCalmHour(t *testing.T) {
 			time.Sleep(commitInterval)
 			for i, in := range scopes {
 				if (second+i)%int(bookmarks/time.Second) == 0 {
-					sink{s.store, in}.At(strconv.Itoa(100+second), nil)
+					sink{s.store, in}.ChangeAt(strconv.Itoa(100+second), nil)
 				}
 			}
 			for _, request := range tokens {
@@ -72,7 +72,7 @@ func TestCalmHour(t *testing.T) {
 // calmNode fills a store: pods with a Secret, a ConfigMap and a token each, and what every node has.
 func calmNode(store *Store) (scopes []scope, tokens []tokenRequest) {
 	put := func(in scope, objects ...*wire.Object) {
-		sink{store, in}.At("100", func() { sink{store, in}.Replace(objects) })
+		sink{store, in}.ChangeAt("100", func() { sink{store, in}.Replace(objects) })
 		scopes = append(scopes, in)
 	}
 	var all []*wire.Object

@@ -53,7 +53,7 @@ func (s *Server) updateCondition(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	_ = wait.PollUntilContextCancel(ctx, tellInterval, false, func(ctx context.Context) (bool, error) {
 		now, told := s.condition(), ptr.Deref(v1.StartsAlone(s.store.nodeObject()), corev1.NodeCondition{})
-		if s.link.Away() != nil || (now.Status == told.Status && now.Reason == told.Reason &&
+		if s.link.AwayUntil() != nil || (now.Status == told.Status && now.Reason == told.Reason &&
 			now.Message == told.Message && time.Since(told.LastHeartbeatTime.Time) < heartbeat) {
 			return false, nil
 		}
@@ -66,7 +66,7 @@ func (s *Server) updateCondition(ctx context.Context) {
 		}
 		return false, nil
 	})
-	if s.link.Away() != nil {
+	if s.link.AwayUntil() != nil {
 		return
 	}
 	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}

@@ -278,7 +278,7 @@ func (p *keeper) reopen() {
 
 func (p *keeper) at(version string, change func(to sink)) {
 	to := sink{p.server.store, podsOf("node0")}
-	to.At(version, func() { change(to) })
+	to.ChangeAt(version, func() { change(to) })
 }
 
 // end records the end of a pod.

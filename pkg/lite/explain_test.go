@@ -31,11 +31,11 @@ type objects map[scope]interface{ Marshal() ([]byte, error) }
 func kept(all objects) *Store {
 	s := newStore("node0")
 	for _, in := range always("node0") {
-		sink{s, in}.At("1", func() {})
+		sink{s, in}.ChangeAt("1", func() {})
 	}
 	for in, object := range all {
 		to := sink{s, in}
-		to.At("2", func() {
+		to.ChangeAt("2", func() {
 			if object != nil {
 				to.Apply(wiretest.Object(object))
 			}
@@ -294,7 +294,7 @@ func TestExplain(t *testing.T) {
 		{Phase: corev1.PodFailed, Reason: "Terminated"}} {
 		pod := podOf(fmt.Sprint("shop/ended-", i), types.UID(fmt.Sprint(i)))
 		pod.Status = status
-		to.At("9", func() { to.Apply(wiretest.Object(&pod)) })
+		to.ChangeAt("9", func() { to.Apply(wiretest.Object(&pod)) })
 	}
 	if said := f.server.explain().Pods; len(said) != 2 || said[0].Name != "ended-2" || len(said[0].Missing) == 0 {
 		t.Errorf("with pods that have ended: %v", said)
@@ -349,7 +349,7 @@ func TestAgeSurvives(t *testing.T) {
 	s.noteContact(begin.Add(59 * time.Second))
 	s.noteContact(begin.Add(61 * time.Second))
 	s.noteContact(begin.Add(100 * time.Second))
-	sink{s, scope{kind: services}}.At("7", nil)
+	sink{s, scope{kind: services}}.ChangeAt("7", nil)
 	next := newStore("node0")
 	if err := next.load(taken(s, hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
 		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
@@ -453,7 +453,7 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	s := newStore("node0")
 	reach := func(version string) {
 		for _, in := range always("node0") {
-			sink{s, in}.At(version, func() {})
+			sink{s, in}.ChangeAt(version, func() {})
 		}
 	}
 	unsaved := func(s *Store) []string { return (&Server{store: s}).explain().Unsaved }

@@ -243,7 +243,7 @@ func (f *follower) get(ctx context.Context, in scope, request *rest.Request) err
 		f.store.noteNeeds()
 	case notFound:
 		// The answer has no version. That of the pods is one that kube-apiserver had reached.
-		to.At(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
+		to.ChangeAt(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
 	}
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ func (f *follower) get(ctx context.Context, in scope, request *rest.Request) err
 	if object.Object == nil || object.Kind != in.kind.Kind || object.Name != in.object() {
 		return fmt.Errorf("the answer is another object: %T of kind %q", got, object.Kind)
 	}
-	to.At(object.ResourceVersion, func() { to.Apply(object.Object) })
+	to.ChangeAt(object.ResourceVersion, func() { to.Apply(object.Object) })
 	return nil
 }
 

@@ -32,7 +32,7 @@ func TestBadRequestsLeaveTheLink(t *testing.T) {
 			f.must(connection.(*tls.Conn).CloseWrite())
 			_, _ = bufio.NewReader(connection).ReadString('\n') // an answer, or the end
 			_ = connection.Close()
-			if f.server.link.Away() != nil {
+			if f.server.link.AwayUntil() != nil {
 				t.Fatalf("kube-apiserver is taken for away after %q", request)
 			}
 		}
@@ -50,7 +50,7 @@ func TestSlowLink(t *testing.T) {
 	f.cloud.late.Store(int64(3 * time.Second))
 	f.start()
 	there := func() error {
-		if f.server.link.Away() != nil || !f.server.store.isCurrent(podsOf("node0")) {
+		if f.server.link.AwayUntil() != nil || !f.server.store.isCurrent(podsOf("node0")) {
 			return errors.New("it is not")
 		}
 		return nil

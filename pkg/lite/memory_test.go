@@ -113,7 +113,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{
 					Name: fmt.Sprint(name, "-", i)}}}})
 		}
-		sink{s, podsOf("node0")}.At("5", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(&pod)) })
+		sink{s, podsOf("node0")}.ChangeAt("5", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(&pod)) })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -192,7 +192,7 @@ func TestMemoryOfUnsavedObjects(t *testing.T) {
 	before := liveheap.Size()
 	for i := range count {
 		in := named(configMaps, "shop", fmt.Sprint(i))
-		sink{s, in}.At("5", func() {
+		sink{s, in}.ChangeAt("5", func() {
 			sink{s, in}.Apply(&wire.Object{Namespace: "shop", Name: fmt.Sprint(i), Body: make([]byte, size)})
 		})
 	}

@@ -32,7 +32,7 @@ func newMetrics(s *Server) *metrics {
 	m.registry.MustRegister(m.answers,
 		gauge("upstream_away", "1 while kube-apiserver is away, and the kubelet is answered from what is kept.",
 			func() float64 {
-				if s.link.Away() != nil {
+				if s.link.AwayUntil() != nil {
 					return 1
 				}
 				return 0

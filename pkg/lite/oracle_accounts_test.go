@@ -82,7 +82,7 @@ func (w *reading) follow() {
 		objects = append(objects, w.pod(name))
 	}
 	to := sink{w.store, of}
-	to.At(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
+	to.ChangeAt(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
 	w.given[of.key("")] = true
 }
 

@@ -96,7 +96,7 @@ func (w *world) change() {
 		delete(pods, name)
 		w.truth[w.version] = pods
 		if w.listed {
-			to.At(strconv.FormatUint(w.version, 10), func() { to.Remove("shop", name) })
+			to.ChangeAt(strconv.FormatUint(w.version, 10), func() { to.Remove("shop", name) })
 		}
 		return
 	}
@@ -106,7 +106,7 @@ func (w *world) change() {
 	}
 	w.truth[w.version] = pods
 	if w.listed {
-		to.At(strconv.FormatUint(w.version, 10), func() { to.Apply(w.pod(name)) })
+		to.ChangeAt(strconv.FormatUint(w.version, 10), func() { to.Apply(w.pod(name)) })
 	}
 }
 
@@ -141,7 +141,7 @@ func (w *world) list() {
 		delete(w.again, uid)
 		delete(w.refusals, uid)
 	}
-	to.At(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
+	to.ChangeAt(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
 	w.listed = true
 }
 

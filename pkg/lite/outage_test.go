@@ -40,7 +40,7 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	f.cloud.gateway.Store(true)
 	f.cloud.CloseClientConnections()
 	patience.Until(t, "kube-apiserver is away for every source", func() error {
-		if count, of := failing(); count < of || f.server.link.Away() == nil {
+		if count, of := failing(); count < of || f.server.link.AwayUntil() == nil {
 			return fmt.Errorf("for %d of %d", count, of)
 		}
 		return nil
@@ -61,7 +61,7 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	})
 	f.cloud.gateway.Store(false)
 	patience.Until(t, "kube-apiserver is back", func() error {
-		if f.server.link.Away() != nil {
+		if f.server.link.AwayUntil() != nil {
 			return errors.New("it is not")
 		}
 		return nil
@@ -94,7 +94,7 @@ func (f *fixture) names(name, claim string, version int) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: claim, ResourceVersion: "4"}})
 	to := sink{f.server.store, podsOf("node0")}
-	to.At(fmt.Sprint(version), func() { to.Apply(wiretest.Object(&pod)) })
+	to.ChangeAt(fmt.Sprint(version), func() { to.Apply(wiretest.Object(&pod)) })
 }
 
 // TestSlowTokens hold up no Secret and no claim: a request for a token that nobody answers takes 10 seconds.

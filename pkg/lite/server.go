@@ -202,7 +202,7 @@ func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, err)
 		return
 	}
-	if back := s.link.Away(); back != nil {
+	if back := s.link.AwayUntil(); back != nil {
 		s.answerAway(w, noted, "", nil, back)
 		return
 	}
@@ -220,7 +220,7 @@ func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
 		}
 		defer release()
 	}
-	if back := s.link.Away(); back != nil {
+	if back := s.link.AwayUntil(); back != nil {
 		// Everyone but the holder of an account's token gets 503: a token that is not known here may be valid, and some
 		// clients exit after a 401.
 		account, err := s.store.authenticate(bearerOf(r))
@@ -280,7 +280,7 @@ func (s *Server) notify(ctx context.Context) {
 // report returns whether the kubelet could start now without kube-apiserver.
 func (s *Server) report() health.Report {
 	var report health.Report
-	if s.link.Away() == nil {
+	if s.link.AwayUntil() == nil {
 		report.Note("kube-apiserver answers")
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
@@ -299,7 +299,7 @@ func (s *Server) report() health.Report {
 
 // checkAge returns why the kubelet is not answered while kube-apiserver is away; nil if it is.
 func (s *Server) checkAge() error {
-	if s.config.MaxOfflineAge == 0 || s.link.Away() == nil {
+	if s.config.MaxOfflineAge == 0 || s.link.AwayUntil() == nil {
 		return nil
 	}
 	s.store.mu.Lock()

@@ -195,7 +195,7 @@ func (w *wrapper) servesSnapshot() string {
 func (w *wrapper) expectAway() {
 	w.t.Helper()
 	soon.UntilQuiet(w.t, func() string {
-		if w.proxy.link.Away() == nil {
+		if w.proxy.link.AwayUntil() == nil {
 			return "the upstream is taken to be there"
 		}
 		return ""

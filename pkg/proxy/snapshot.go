@@ -116,7 +116,7 @@ func (p *Proxy) awaitEvidence(ctx context.Context) string {
 			return ""
 		case <-tick:
 		}
-		if p.stateLink.Away() == nil || p.upstream.Answers() {
+		if p.stateLink.AwayUntil() == nil || p.upstream.Answers() {
 			answered = time.Now()
 		}
 		switch {

@@ -133,8 +133,8 @@ func sendProbe(ctx context.Context, through http.RoundTripper, method, address s
 	return nil
 }
 
-// Away returns a channel that is closed when the API server is back; nil while it answers.
-func (l *Link) Away() <-chan struct{} {
+// AwayUntil returns a channel that is closed when the API server is back; nil while it answers.
+func (l *Link) AwayUntil() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.away
@@ -176,8 +176,8 @@ func (l *Link) wake() {
 	}
 }
 
-// noteAnswer notes that the API server has answered a probe after so long.
-func (l *Link) noteAnswer(took time.Duration) {
+// noteProbeAnswer notes that the API server has answered a probe after so long.
+func (l *Link) noteProbeAnswer(took time.Duration) {
 	l.mu.Lock()
 	var back []func()
 	if took > l.patience {
@@ -202,7 +202,7 @@ func (l *Link) ProbeOnce(ctx context.Context) {
 		defer cancel()
 		err := l.probe(ctx)
 		if err == nil {
-			l.noteAnswer(time.Since(began))
+			l.noteProbeAnswer(time.Since(began))
 		}
 		outcome <- err
 	}()
@@ -232,7 +232,7 @@ func (l *Link) Run(ctx context.Context) {
 	said, suspected := false, true // nothing is known yet
 	var asked, since time.Time
 	for {
-		if away := l.Away() != nil; away != said {
+		if away := l.AwayUntil() != nil; away != said {
 			said, since = away, time.Now()
 			if away {
 				logger.Info("kube-apiserver is away: it does not answer, or something in its place answers 5xx")

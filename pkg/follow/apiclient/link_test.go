@@ -36,10 +36,10 @@ func TestLink(t *testing.T) {
 					return test.probe
 				})
 				l.ProbeOnce(t.Context())
-				l.noteAnswer(0) // it was there before
+				l.noteProbeAnswer(0) // it was there before
 				probes.Store(0)
 				l.noteOutcome(t.Context(), nil, test.request)
-				if away := l.Away() != nil; away != test.away {
+				if away := l.AwayUntil() != nil; away != test.away {
 					t.Errorf("at once it is away: %v", away)
 				}
 				go l.Run(t.Context()) // until the test's end; it begins with a probe
@@ -48,7 +48,7 @@ func TestLink(t *testing.T) {
 					l.noteOutcome(t.Context(), nil, test.request)
 				}
 				time.Sleep(10 * time.Second)
-				if away := l.Away() != nil; away != test.later {
+				if away := l.AwayUntil() != nil; away != test.later {
 					t.Errorf("later it is away: %v", away)
 				}
 				if probes := probes.Load(); probes == 0 || probes > test.probes {
@@ -83,7 +83,7 @@ func TestLinkSlowsDown(t *testing.T) {
 		}
 		back.Store(true)
 		time.Sleep(slowInterval * 3 / 2)
-		if l.Away() != nil {
+		if l.AwayUntil() != nil {
 			t.Error("it is back, and that is not noticed")
 		}
 	})
@@ -120,7 +120,7 @@ func TestSlowLink(t *testing.T) {
 				away := func(within time.Duration) (away time.Duration) {
 					const step = 10 * time.Millisecond
 					for range within / step {
-						if time.Sleep(step); l.Away() != nil {
+						if time.Sleep(step); l.AwayUntil() != nil {
 							away += step
 						}
 						l.Suspect()
@@ -204,7 +204,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 	} {
 		code.Store(int64(test.code))
 		link.ProbeOnce(t.Context())
-		if away := link.Away() != nil; away != test.away {
+		if away := link.AwayUntil() != nil; away != test.away {
 			t.Fatalf("%d: away %v", test.code, away)
 		}
 		if test.back {
@@ -215,7 +215,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		t.Error("it is back without having been away")
 	}
 	server.Close()
-	if link.ProbeOnce(t.Context()); link.Away() == nil {
+	if link.ProbeOnce(t.Context()); link.AwayUntil() == nil {
 		t.Error("nobody listens, and it is not away")
 	}
 }
@@ -253,12 +253,12 @@ func TestLinkRequiresTheStore(t *testing.T) {
 		code.Store(int32(test.code))
 		hangs.Store(test.hangs)
 		link.ProbeOnce(t.Context())
-		if away := link.Away() != nil; away != test.away {
+		if away := link.AwayUntil() != nil; away != test.away {
 			t.Errorf("%+v: away is %v", test, away)
 		}
 		link.Require("")
 		link.ProbeOnce(t.Context())
-		if link.Away() != nil {
+		if link.AwayUntil() != nil {
 			t.Errorf("%+v: without Require it is away", test)
 		}
 	}
@@ -284,7 +284,7 @@ func TestTransportsTellTheLink(t *testing.T) {
 	if err == nil {
 		_ = response.Body.Close()
 	}
-	if err == nil || connection.Link().Away() == nil {
+	if err == nil || connection.Link().AwayUntil() == nil {
 		t.Errorf("nobody listens, and it is not away: %v", err)
 	}
 }

@@ -90,8 +90,8 @@ type Input struct {
 	arriving, version, progress uint64
 }
 
-// At implements follow.Versioned.
-func (in *Input) At(version string, change func()) {
+// ChangeAt implements follow.Versioned.
+func (in *Input) ChangeAt(version string, change func()) {
 	at, _ := strconv.ParseUint(version, 10, 64) // 0 if it is not a number
 	if change == nil {
 		in.f.update(func() { in.progress = at })

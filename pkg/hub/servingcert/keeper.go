@@ -39,8 +39,9 @@ type Options struct {
 }
 
 const (
-	// interval is the pause between two checks, and retryInterval the pause after a failed one.
-	interval      = time.Minute
+	// interval is the pause between two checks: somebody may have reset the caBundle, or deleted the Secret.
+	// retryInterval is the pause between two attempts to get the first certificate.
+	interval      = 5 * time.Second
 	retryInterval = 2 * time.Second
 	// lookTimeout is how long a check may take.
 	lookTimeout = 20 * time.Second
@@ -119,44 +120,11 @@ func (k *Keeper) RunOnce(ctx context.Context) error {
 
 // Run implements dynamiccertificates.ControllerRunner.
 func (k *Keeper) Run(ctx context.Context, _ int) {
-	changed := make(chan struct{}, 1)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	watching.Go(func() { k.watch(ctx, changed) })
-	timer := time.NewTimer(interval)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-timer.C:
-		}
-		if err := k.advance(ctx); err != nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := k.advance(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate")
 		}
-		timer.Reset(interval)
-	}
-}
-
-// watch reports changes of the APIService until ctx is done: somebody may have reset its caBundle.
-func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		w, err := k.dynamic.Resource(apiServices).Watch(ctx, metav1.ListOptions{
-			FieldSelector: "metadata.name=" + k.options.APIService,
-		})
-		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot watch the APIService", "err", err)
-			return
-		}
-		defer w.Stop()
-		for range w.ResultChan() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
-	}, retryInterval)
+	}, interval)
 }
 
 // advance advances the Secret and the APIService to the next state, and serves the Secret's certificate.

@@ -2,13 +2,9 @@ package lite
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"os"
@@ -21,10 +17,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
+	"github.com/application-grid/application-grid/pkg/program/keypair"
 )
 
 const (
@@ -132,8 +128,7 @@ func servingPair(dir string, known *tls.Certificate) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Leaf.Raw})
-	private, err := keyutil.MarshalPrivateKeyToPEM(pair.PrivateKey)
+	certificate, private, err := keypair.PEM(pair)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
@@ -153,24 +148,14 @@ func lasts(pair tls.Certificate) bool {
 
 // newPair makes a serving certificate, which is its own CA.
 func newPair() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	template := &x509.Certificate{
+	return keypair.SelfSigned(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "lite-apiserver"},
 		// It must be valid for a kubelet whose clock has lost the time as well.
 		NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(30, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+	})
 }
 
 // keepFile writes a file if it is not there with this content. The disk may be full.

@@ -2,9 +2,6 @@ package proxy
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -222,12 +219,13 @@ func (c *servingCertificate) requestOrCollect(ctx context.Context) error {
 	case c.node == "" || time.Now().Before(c.notBefore) || !c.isDue(c.leaf()):
 		return nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+	var err error
+	if c.key, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
 		return fmt.Errorf("making a key: %w", err)
 	}
-	if c.key, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
-		return fmt.Errorf("encoding a key: %w", err)
+	key, err := keyutil.ParsePrivateKeyPEM(c.key)
+	if err != nil {
+		return fmt.Errorf("reading a key: %w", err)
 	}
 	subject := c.subject()
 	encoded, err := cert.MakeCSR(key, &subject, c.names, c.addresses)

@@ -2,19 +2,15 @@ package servingcert
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"fmt"
 	"slices"
 	"time"
 
 	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
+
+	"github.com/application-grid/application-grid/pkg/program/keypair"
 )
 
 const (
@@ -52,26 +48,18 @@ func parsePair(certificate, key []byte) (*pair, error) {
 
 // newPair makes a self-signed certificate. The first name is its subject.
 func newPair(names []string, now time.Time) (*pair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("making a key: %w", err)
-	}
-	template := &x509.Certificate{
+	made, err := keypair.SelfSigned(&x509.Certificate{
 		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(Lifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("making a certificate: %w", err)
+		return nil, err
 	}
-	private, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return nil, fmt.Errorf("encoding a key: %w", err)
-	}
-	return parsePair(pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), private)
+	certificate, key, err := keypair.PEM(made)
+	return &pair{certificate, key, made.Leaf}, err
 }
 
 // validFor reports whether the certificate may be served under all the names.

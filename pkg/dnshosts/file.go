@@ -142,25 +142,21 @@ func (f *File) replace(data []byte) error {
 		return err
 	}
 	var written fs.FileInfo
-	err = atomicfile.Replacement{
-		Path: path, Aside: aside,
-		Write: func(file *os.File) error {
-			if _, err := file.Write(data); err != nil {
-				return err
-			}
-			return f.dress(file)
-		},
-		Check: func() (err error) {
-			if f.beforeRename != nil {
-				f.beforeRename()
-			}
-			if f.Changed() {
-				return errChanged
-			}
-			written, err = aside.Stat()
+	err = atomicfile.Replace(path, aside, func() error {
+		if _, err := aside.Write(data); err != nil {
 			return err
-		},
-	}.Replace()
+		}
+		return f.dress(aside)
+	}, func() (err error) {
+		if f.beforeRename != nil {
+			f.beforeRename()
+		}
+		if f.Changed() {
+			return errChanged
+		}
+		written, err = aside.Stat()
+		return err
+	})
 	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
 		// Such a file can only be overwritten, and readers would see parts of it.
 		return fmt.Errorf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+

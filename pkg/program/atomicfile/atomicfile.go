@@ -8,53 +8,21 @@ import (
 	"syscall"
 )
 
-// Replacement is a new file that takes the place of another one.
-type Replacement struct {
-	// Path is the file to replace. It need not exist.
-	Path string
-	// Aside is the new file, empty and open for writing. It is in the directory of Path, because a file can be renamed
-	// within one file system only. Replace closes it, and removes it on failure.
-	Aside *os.File
-	// Mode is the mode of the new file; 0 leaves the one that Aside was made with.
-	Mode fs.FileMode
-	// Write writes the content.
-	Write func(*os.File) error
-	// Check, if set, is called when the content is on the disk. If it returns an error, the old file stays.
-	Check func() error
-}
-
-// Replace writes the new file, and renames it to Path once all of it is on the disk.
-func (r Replacement) Replace() (err error) {
-	defer func() {
-		if err != nil {
-			_ = r.Aside.Close()           // the first error is the one to return
-			_ = os.Remove(r.Aside.Name()) // a full disk needs the space
-		}
-	}()
-	if err := r.Write(r.Aside); err != nil {
-		return err
-	}
-	if r.Mode != 0 {
-		if err := r.Aside.Chmod(r.Mode); err != nil {
+// Replace renames a new file to path once all of it is on the disk, or removes it. The new file is empty and open for
+// writing, and in the directory of path, because a file can be renamed within one file system only. write fills it;
+// check is called when the content is on the disk. If one of them returns an error, the old file stays.
+func Replace(path string, aside *os.File, write, check func() error) error {
+	for _, step := range []func() error{
+		write, aside.Sync, check, aside.Close, func() error { return os.Rename(aside.Name(), path) },
+	} {
+		// Without Sync a machine that loses its power may keep the new name and none of the content.
+		if err := step(); err != nil {
+			_ = aside.Close()           // the first error is the one to return
+			_ = os.Remove(aside.Name()) // a full disk needs the space
 			return err
 		}
 	}
-	// Without Sync a machine that loses its power may keep the new name and none of the content.
-	if err := r.Aside.Sync(); err != nil {
-		return err
-	}
-	if r.Check != nil {
-		if err := r.Check(); err != nil {
-			return err
-		}
-	}
-	if err := r.Aside.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(r.Aside.Name(), r.Path); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(r.Path))
+	return SyncDir(filepath.Dir(path))
 }
 
 // Write replaces a file by one with this content and mode. The directory has to be there.
@@ -63,10 +31,10 @@ func Write(path string, mode fs.FileMode, content []byte) error {
 	if err != nil {
 		return err
 	}
-	return Replacement{Path: path, Aside: aside, Mode: mode, Write: func(f *os.File) error {
-		_, err := f.Write(content)
-		return err
-	}}.Replace()
+	return Replace(path, aside, func() error {
+		_, err := aside.Write(content)
+		return errors.Join(err, aside.Chmod(mode))
+	}, func() error { return nil })
 }
 
 // SyncDir writes a directory to the disk, so that a rename in it survives a loss of power.

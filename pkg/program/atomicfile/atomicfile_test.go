@@ -52,7 +52,14 @@ func TestReplace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = Replacement{Path: path, Aside: aside, Mode: 0o640, Write: test.write, Check: test.check}.Replace()
+			err = Replace(path, aside, func() error {
+				return errors.Join(aside.Chmod(0o640), test.write(aside))
+			}, func() error {
+				if test.check == nil {
+					return nil
+				}
+				return test.check()
+			})
 			if !errors.Is(err, test.err) {
 				t.Errorf("got %v, want %v", err, test.err)
 			}

@@ -2,7 +2,6 @@ package flags
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -59,7 +58,7 @@ func (p Program) command(chosen func()) *cobra.Command {
 	root.Flags().SortFlags = false
 	root.Flags().AddFlagSet(p.Flags.all)
 	AddHelp(root.Flags())
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		writeHelp(cmd.OutOrStdout(), cmd, p.Flags)
 	})
@@ -70,30 +69,8 @@ func (p Program) command(chosen func()) *cobra.Command {
 	return root
 }
 
-// flagError passes on that help is wanted, and marks all else as wrong.
-func flagError(_ *cobra.Command, err error) error {
-	if errors.Is(err, pflag.ErrHelp) {
-		return err
-	}
-	return Usage(err)
-}
-
-// AddHelp adds --help and -h, which end the reading of the command line where they are, whatever follows. cobra's own
-// --help would let a mistake behind it win.
-func AddHelp(to *pflag.FlagSet) {
-	to.VarPF(helpFlag{}, "help", "h", "Print this text and exit.").NoOptDefVal = "true"
-}
-
-type helpFlag struct{}
-
-// String implements pflag.Value.
-func (helpFlag) String() string { return "false" }
-
-// Type implements pflag.Value. cobra reads --help as a bool.
-func (helpFlag) Type() string { return "bool" }
-
-// Set implements pflag.Value.
-func (helpFlag) Set(string) error { return pflag.ErrHelp }
+// AddHelp adds --help and -h, which cobra reads.
+func AddHelp(to *pflag.FlagSet) { to.BoolP("help", "h", false, "Print this text and exit.") }
 
 // writeHelp writes the text of --help. It uses no template: with text/template in a program, the linker keeps every
 // exported method of every type.

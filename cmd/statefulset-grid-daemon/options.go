@@ -48,15 +48,12 @@ type seconds time.Duration
 
 var _ pflag.Value = new(seconds)
 
-// String implements pflag.Value.
 func (s *seconds) String() string {
 	return strconv.FormatFloat(time.Duration(*s).Seconds(), 'f', -1, 64)
 }
 
-// Type implements pflag.Value.
 func (s *seconds) Type() string { return "seconds" }
 
-// Set implements pflag.Value.
 func (s *seconds) Set(text string) error {
 	if n, err := strconv.Atoi(text); err == nil {
 		*s = seconds(time.Duration(n) * time.Second)

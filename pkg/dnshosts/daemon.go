@@ -118,7 +118,6 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 // because a wrapper writes its snapshot seconds or minutes after a change.
 type asksForMarks struct{ http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (t asksForMarks) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Cache-Control", "no-cache")

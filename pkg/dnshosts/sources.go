@@ -62,15 +62,12 @@ func (t *table[T]) add(o *wire.Object, objects map[types.NamespacedName]T) {
 	objects[o.Key()] = kept
 }
 
-// Apply implements follow.Sink.
 func (t *table[T]) Apply(o *wire.Object) { t.change(func() { t.add(o, t.objects) }) }
 
-// Remove implements follow.Sink.
 func (t *table[T]) Remove(namespace, name string) {
 	t.change(func() { delete(t.objects, types.NamespacedName{Namespace: namespace, Name: name}) })
 }
 
-// Replace implements follow.Sink.
 func (t *table[T]) Replace(listed []*wire.Object) {
 	objects := make(map[types.NamespacedName]T, len(listed))
 	for _, o := range listed {

@@ -72,7 +72,6 @@ func isSlow(r *http.Request) bool {
 	return ok && !timed.arrived.Load() && !time.Now().Before(timed.deadline)
 }
 
-// Read implements io.Reader.
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {

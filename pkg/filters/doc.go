@@ -15,7 +15,6 @@ type filtered struct {
 	next   http.Handler
 }
 
-// ServeHTTP implements http.Handler.
 func (f *filtered) ServeHTTP(w http.ResponseWriter, r *http.Request) { f.answer(w, r, f.next) }
 
 func filter(answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) Filter {

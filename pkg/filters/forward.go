@@ -74,7 +74,6 @@ type bufferPool struct{ sync.Pool }
 // bufferSize is the size of a buffer in bytes, as in package httputil.
 const bufferSize = 32 << 10
 
-// Get implements httputil.BufferPool.
 func (b *bufferPool) Get() []byte {
 	if buffer, ok := b.Pool.Get().(*[bufferSize]byte); ok {
 		return buffer[:]
@@ -82,7 +81,6 @@ func (b *bufferPool) Get() []byte {
 	return make([]byte, bufferSize)
 }
 
-// Put implements httputil.BufferPool.
 func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)) }
 
 // modifyResponse calls Answered, and makes a stream, such as a watch, end when the process is about to end.
@@ -113,7 +111,6 @@ type endingBody struct {
 	release  func() bool
 }
 
-// Read implements io.Reader.
 func (b *endingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && b.stopping.Err() != nil {
@@ -122,7 +119,6 @@ func (b *endingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *endingBody) Close() error {
 	b.release()
 	return b.ReadCloser.Close()
@@ -144,7 +140,6 @@ const suspectAfter = 2500 * time.Millisecond
 // errNoAnswer is the error of a request that is given up.
 var errNoAnswer = errors.New("it does not answer")
 
-// RoundTrip implements http.RoundTripper.
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	transport := t.target.Transport
 	if isUpgrade(r) {
@@ -207,7 +202,6 @@ type sentBody struct {
 	sent atomic.Int64
 }
 
-// Read implements io.Reader.
 func (b *sentBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.sent.Add(int64(n))

@@ -306,7 +306,6 @@ type answerRecorder struct {
 // keeping reports whether the answer may be kept.
 func (a *answerRecorder) keeping() bool { return a.status() == http.StatusOK && !a.over }
 
-// Write implements http.ResponseWriter.
 func (a *answerRecorder) Write(data []byte) (int, error) {
 	if a.keeping() {
 		a.over = a.body.Len()+len(data) > maxKeptAnswer

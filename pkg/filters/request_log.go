@@ -41,7 +41,6 @@ type statusRecorder struct {
 
 func (s *statusRecorder) status() int { return cmp.Or(s.code, http.StatusOK) }
 
-// WriteHeader implements http.ResponseWriter.
 func (s *statusRecorder) WriteHeader(code int) {
 	// Of the codes below 200 only 101 ends a response; the others announce one.
 	if s.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
@@ -50,7 +49,6 @@ func (s *statusRecorder) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements http.ResponseWriter.
 func (s *statusRecorder) Write(p []byte) (int, error) {
 	s.code = cmp.Or(s.code, http.StatusOK)
 	return s.ResponseWriter.Write(p)

@@ -32,7 +32,6 @@ type Object struct {
 	Kind string
 }
 
-// GetObjectKind implements runtime.Object.
 func (Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the object itself, because it is immutable.
@@ -89,7 +88,6 @@ var parameterCodec = runtime.NewParameterCodec(scheme)
 // codec decodes responses to Object, and errors to metav1.Status.
 type codec struct{ runtime.NegotiatedSerializer }
 
-// DecoderToVersion implements runtime.NegotiatedSerializer.
 func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
@@ -101,7 +99,6 @@ const protobufMagic = "k8s\x00"
 // form. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
 
-// Decode implements runtime.Decoder.
 func (d decoder) Decode(
 	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
 ) (runtime.Object, *schema.GroupVersionKind, error) {

@@ -34,14 +34,12 @@ func Metrics(namespace string, states func() []State) prometheus.Collector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.up, c.synced, c.contact, c.lists, c.fromCache, c.forbidden} {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range c.states() {
 		if !s.Started {

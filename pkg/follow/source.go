@@ -590,7 +590,6 @@ func (s *Source) noteOpened(ctx context.Context, away bool) (held bool, err erro
 // disconnected is a rest.WarningHandler that notes whether a cache without its API server has answered.
 type disconnected bool
 
-// HandleWarningHeader implements rest.WarningHandler.
 func (d *disconnected) HandleWarningHeader(code int, _, _ string) {
 	*d = *d || code == apiclient.Disconnected
 }

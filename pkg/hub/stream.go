@@ -64,7 +64,6 @@ func (s *shares) read(read func(reading)) (err error) {
 	return err
 }
 
-// Close implements serve.Steps.
 func (st *stream) Close() {
 	st.shares.mu.Lock()
 	st.end(errClosed)
@@ -102,10 +101,8 @@ func (st *stream) signal() {
 	}
 }
 
-// Changed implements serve.Steps.
 func (st *stream) Changed() <-chan struct{} { return st.wake }
 
-// Next implements serve.Steps.
 func (st *stream) Next() (data [][]byte, release func(observe func(time.Time)), err error) {
 	st.shares.mu.Lock()
 	queue := st.queue

@@ -120,7 +120,6 @@ var knownResources = func() map[string]bool {
 // pollDone is a deadnodes.Config's PollDone.
 func (m *metrics) pollDone(err error) { countAnswer(m.autonomyPolls, err) }
 
-// RuntimeAsked implements livepods.Observer.
 func (m *metrics) RuntimeAsked(err error) { countAnswer(m.runtimePolls, err) }
 
 func countAnswer(questions *prometheus.CounterVec, err error) {
@@ -137,7 +136,6 @@ func countAnswer(questions *prometheus.CounterVec, err error) {
 // ignored and neighbourAsked are those of an exchange.Config.
 func (m *metrics) ignored(reason string) { m.messagesIgnored.WithLabelValues(reason).Inc() }
 
-// PodsRefused implements livepods.Observer.
 func (m *metrics) PodsRefused(count int) {
 	m.messagesIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
 }
@@ -197,14 +195,12 @@ var (
 // collector reads the facts, the node's view and the statistics of the state directory when it is scraped.
 type collector struct{ p *Proxy }
 
-// Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descriptions {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)

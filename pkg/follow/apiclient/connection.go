@@ -280,7 +280,6 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.route.Loa
 // CloseIdleConnections closes the current route's idle connections. http.Client calls it.
 func (t *transport) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.route.Load().next) }
 
-// RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	route := t.route.Load()
 	ctx, cancel := context.WithCancel(r.Context())
@@ -332,7 +331,6 @@ type routedBody struct {
 	end func()
 }
 
-// Close implements io.Closer.
 func (b *routedBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.end()

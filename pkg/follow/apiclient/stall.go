@@ -106,7 +106,6 @@ type guardedBody struct {
 	timer  *time.Timer
 }
 
-// Read implements io.Reader.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
@@ -118,7 +117,6 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *guardedBody) Close() error {
 	b.timer.Stop()
 	err := b.ReadCloser.Close()

@@ -27,7 +27,6 @@ type dated struct {
 	clock *clock
 }
 
-// RoundTrip implements http.RoundTripper.
 func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := d.RoundTripper.RoundTrip(r)
 	if err == nil {

@@ -132,7 +132,6 @@ type certificateWatcher struct {
 	to *Server
 }
 
-// RoundTrip implements http.RoundTripper.
 func (w certificateWatcher) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := w.RoundTripper.RoundTrip(request)
 	if err == nil && response.TLS != nil && len(response.TLS.PeerCertificates) > 0 {

@@ -85,7 +85,6 @@ func (s *source) options(raw *metav1.ListOptions) *client.ListOptions {
 	return options
 }
 
-// list implements toolscache.ListWithContextFunc.
 func (s *source) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	s.plain = true
 	list := s.newList()
@@ -96,7 +95,6 @@ func (s *source) list(ctx context.Context, options metav1.ListOptions) (runtime.
 	return list, nil
 }
 
-// watch implements toolscache.WatchFuncWithContext.
 func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	initial := ptr.Deref(options.SendInitialEvents, false)
 	s.plain = !initial
@@ -135,13 +133,10 @@ func (s *source) become(state SourceState, message string) {
 	})
 }
 
-// Add implements toolscache.ReflectorStore.
 func (s *source) Add(object any) error { return s.Update(object) }
 
-// Update implements toolscache.ReflectorStore.
 func (s *source) Update(object any) error { return s.replace(object, false) }
 
-// Delete implements toolscache.ReflectorStore.
 func (s *source) Delete(object any) error { return s.replace(object, true) }
 
 func (s *source) replace(object any, gone bool) error {

@@ -44,7 +44,6 @@ type countedConn struct {
 	release func()
 }
 
-// Close implements net.Conn.
 func (c *countedConn) Close() error {
 	defer c.release()
 	return c.Conn.Close()

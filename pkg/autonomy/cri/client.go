@@ -93,12 +93,13 @@ func (c *Client) Pods(ctx context.Context) (pods []Pod, err error) {
 	}
 	answered, failed := "", errNoSocket
 	for _, socket := range sockets {
-		found, err := c.askAt(ctx, socket)
+		found, err := c.ask(ctx, socket)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !c.Named():
 		case err != nil:
 			if errors.Is(failed, errNoSocket) || errors.Is(failed, ErrNoPods) {
-				failed = err // a runtime's failure is more important than another's lack of pods
+				// A runtime's failure is more important than another's lack of pods.
+				failed = fmt.Errorf("asking the container runtime: %w", err)
 			}
 		case answered == "" || len(found) > 0:
 			answered, pods = socket, found
@@ -117,18 +118,10 @@ func (c *Client) Pods(ctx context.Context) (pods []Pod, err error) {
 	return pods, nil
 }
 
-// askAt asks the runtime at a socket, over a connection of its own: that costs little on a node.
-func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
+// ask asks the runtime at a socket, over a connection of its own: that costs little on a node.
+func (c *Client) ask(ctx context.Context, socket string) ([]Pod, error) {
 	runtime := connect(socket)
 	defer runtime.CloseIdleConnections()
-	pods, err := c.ask(ctx, runtime)
-	if err != nil {
-		return nil, fmt.Errorf("asking the container runtime: %w", err)
-	}
-	return pods, nil
-}
-
-func (c *Client) ask(ctx context.Context, runtime *connection) ([]Pod, error) {
 	sandboxes, err := list(ctx, runtime, "ListPodSandbox", readSandbox)
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)

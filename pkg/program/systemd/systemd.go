@@ -89,35 +89,32 @@ func Notify(ctx context.Context, p Program) {
 	}
 }
 
-// alive calls Alive, and fails after limit even if Alive hangs. A call that hangs is left to itself: systemd will soon
-// end the program.
+// within returns what get returns, or late if that takes longer. A call that hangs is left to itself.
+func within[T any](limit time.Duration, get func() T, late T) T {
+	result := make(chan T, 1)
+	go func() { result <- get() }()
+	select {
+	case got := <-result:
+		return got
+	case <-time.After(limit):
+		return late
+	}
+}
+
+// alive calls Alive, and fails after limit even if Alive hangs: systemd will soon end the program.
 func (p Program) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	result := make(chan error, 1)
-	go func() { result <- p.Alive(ctx) }()
-	select {
-	case err := <-result:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("no answer within %s", limit)
-	}
+	return within(limit, func() error { return p.Alive(ctx) }, fmt.Errorf("no answer within %s", limit))
 }
 
 // status calls Status, and makes one short line of it. It waits for one second at most.
 func (p Program) status() string {
-	result := make(chan string, 1)
-	go func() { result <- p.Status() }()
-	select {
-	case status := <-result:
-		status = strings.Join(strings.Fields(status), " ")
-		if len(status) > statusLimit {
-			status = strings.ToValidUTF8(status[:statusLimit], "") + "…"
-		}
-		return status
-	case <-time.After(time.Second):
-		return "does not answer"
+	status := strings.Join(strings.Fields(within(time.Second, p.Status, "does not answer")), " ")
+	if len(status) > statusLimit {
+		status = strings.ToValidUTF8(status[:statusLimit], "") + "…"
 	}
+	return status
 }
 
 // CheckAnswer requests a URL of the program's own listener, and fails if the answer is not 200.

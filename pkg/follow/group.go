@@ -162,14 +162,6 @@ func (g *Group) Run(ctx context.Context) {
 	g.outage.end()
 }
 
-func (g *Group) start(s *Source) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s.wanted = true
-	s.update(func(state *State) { state.Started = true })
-	g.launch(s)
-}
-
 // launch begins to follow a source that was started and does not run yet. The caller holds the lock.
 func (g *Group) launch(s *Source) {
 	if !s.wanted || s.cancel != nil || g.running == nil || g.running.Err() != nil {
@@ -189,36 +181,10 @@ func (g *Group) launch(s *Source) {
 	})
 }
 
-func (g *Group) stop(s *Source) {
-	g.mu.Lock()
-	s.wanted = false
-	cancel, ended := s.cancel, s.ended
-	s.cancel = nil
-	g.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
-	if ended != nil {
-		<-ended
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s.wanted {
-		return // it was started again meanwhile
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state.ResourceVersion != "" {
-		s.from = s.state.ResourceVersion
-	}
-	s.state = State{Name: s.state.Name, Optional: s.state.Optional, Lists: s.state.Lists}
-	s.confirmed = time.Time{}
-}
-
 // Remove stops the source, and the Group forgets it. It must not be used afterwards.
 func (s *Source) Remove() {
 	g := s.group
-	g.stop(s)
+	s.Stop()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })

@@ -159,7 +159,13 @@ func (s *Source) update(change func(*State)) {
 
 // Start begins to follow the source, now or (if Group.Run was not called yet) when Group.Run is called. It may be
 // called any number of times.
-func (s *Source) Start() { s.group.start(s) }
+func (s *Source) Start() {
+	s.group.mu.Lock()
+	defer s.group.mu.Unlock()
+	s.wanted = true
+	s.update(func(state *State) { state.Started = true })
+	s.group.launch(s)
+}
 
 // StartAt makes the source begin with a list of at least a version, "" for any. It is called before the source runs.
 func (s *Source) StartAt(version string) {
@@ -170,7 +176,32 @@ func (s *Source) StartAt(version string) {
 
 // Stop stops following the source. After it has returned, the Sink is no longer called. It may be called any number of
 // times, but not from the Sink. A Source that is started again begins with a list of at least its version.
-func (s *Source) Stop() { s.group.stop(s) }
+func (s *Source) Stop() {
+	g := s.group
+	g.mu.Lock()
+	s.wanted = false
+	cancel, ended := s.cancel, s.ended
+	s.cancel = nil
+	g.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	if ended != nil {
+		<-ended
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.wanted {
+		return // it was started again meanwhile
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.ResourceVersion != "" {
+		s.from = s.state.ResourceVersion
+	}
+	s.state = State{Name: s.state.Name, Optional: s.state.Optional, Lists: s.state.Lists}
+	s.confirmed = time.Time{}
+}
 
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }

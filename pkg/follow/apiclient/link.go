@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,10 +56,10 @@ const (
 // place of etcd.
 type Link struct {
 	probe func(ctx context.Context) error
+	// required is the path of Require; nil for none.
+	required atomic.Pointer[string]
 
 	mu sync.Mutex
-	// required is the path of Require; "" for none. Guarded by mu.
-	required string
 	// away is closed when the API server is back; nil while it answers. Guarded by mu.
 	away chan struct{}
 	// back are called when the API server is back; guarded by mu.
@@ -87,8 +88,8 @@ func (c *Connection) makeLink() (*Link, error) {
 		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
 		var asked errgroup.Group
 		asked.Go(func() error { return sendProbe(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
-		if path := link.requires(); path != "" {
-			asked.Go(func() error { return sendProbe(ctx, own, http.MethodGet, server.JoinPath(path).String()) })
+		if path := link.required.Load(); path != nil {
+			asked.Go(func() error { return sendProbe(ctx, own, http.MethodGet, server.JoinPath(*path).String()) })
 		}
 		return asked.Wait()
 	}
@@ -98,17 +99,7 @@ func (c *Connection) makeLink() (*Link, error) {
 
 // Require makes probes also read the object at a path. kube-apiserver reads it from etcd, so an API server that has
 // lost its etcd is away. It still answers reviews, and lists of its watch cache.
-func (l *Link) Require(path string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.required = path
-}
-
-func (l *Link) requires() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.required
-}
+func (l *Link) Require(path string) { l.required.Store(&path) }
 
 // sendProbe makes a request of a probe.
 func sendProbe(ctx context.Context, through http.RoundTripper, method, address string) error {

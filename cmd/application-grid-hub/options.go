@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -32,15 +33,9 @@ const (
 // options are the flags.
 type options struct {
 	api apiclient.Options
-
-	maxQueuedBytes int
-	service        string
-	tlsSecret      string
-
-	allowUnboundTokens bool
-	reviewAll          bool
-
-	metricsBindAddress string
+	// hub has what is taken as it is given.
+	hub                hub.Config
+	service, tlsSecret string
 
 	serving        *genericoptions.SecureServingOptions
 	authentication *genericoptions.DelegatingAuthenticationOptions
@@ -71,13 +66,13 @@ func newOptions() *options {
 	f.IntVar(&o.api.Burst, "kube-burst", 100, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Shares")
-	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
+	f.IntVar(&o.hub.MaxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
 		"sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
 
 	f = o.flags.Section("Callers")
-	f.BoolVar(&o.allowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound to "+
+	f.BoolVar(&o.hub.AllowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound to "+
 		"a node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
-	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise requests "+
+	f.BoolVar(&o.hub.ReviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise requests "+
 		"with the certificate of its front proxy are permitted, because it has authorized them.")
 
 	f = o.flags.Section("Replicas")
@@ -88,7 +83,7 @@ func newOptions() *options {
 			"into the APIService's caBundle. Empty: the certificate of --tls-cert-file is used.")
 
 	f = o.flags.Section("Metrics")
-	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "",
+	f.StringVar(&o.hub.MetricsBindAddress, "metrics-bind-address", "",
 		"host:port of /metrics over plain HTTP, for anyone. Empty: /metrics is served only over TLS, to those whom "+
 			"RBAC permits it.")
 
@@ -103,40 +98,31 @@ func newOptions() *options {
 
 // config turns the flags into the configuration of a hub. The error says what to change.
 func (o *options) config() (hub.Config, error) {
-	var problems []error
-	if o.maxQueuedBytes <= 0 {
+	config := o.hub
+	config.Apply = o.apply
+	var err error
+	config.Service, err = namespacedName("service", o.service)
+	problems := []error{err}
+	if config.MaxQueuedBytes <= 0 {
 		problems = append(problems, errors.New("--max-queued-bytes must be greater than 0"))
 	}
-	service, err := namespacedName("service", o.service)
-	problems = append(problems, err)
-	var secret types.NamespacedName
 	if o.tlsSecret != "" {
-		secret, err = namespacedName("tls-secret", o.tlsSecret)
+		config.Secret, err = namespacedName("tls-secret", o.tlsSecret)
 		problems = append(problems, err)
 		if o.serving.ServerCert.CertKey.CertFile != "" {
 			problems = append(problems, errors.New("--tls-secret and --tls-cert-file are two certificates; give one"))
 		}
 	}
-	if o.metricsBindAddress != "" {
-		problems = append(problems, metricsport.CheckAddress(o.metricsBindAddress))
+	if config.MetricsBindAddress != "" {
+		problems = append(problems, metricsport.CheckAddress(config.MetricsBindAddress))
 	}
-	problems = append(problems, o.serving.Validate()...)
-	problems = append(problems, o.authentication.Validate()...)
-	problems = append(problems, o.authorization.Validate()...)
-	problems = append(problems, o.audit.Validate()...)
+	problems = slices.Concat(problems, o.serving.Validate(), o.authentication.Validate(), o.authorization.Validate(),
+		o.audit.Validate())
 	if err := errors.Join(problems...); err != nil {
-		return hub.Config{}, err
+		return config, err
 	}
-	connection, err := o.api.Connect()
-	if err != nil {
-		return hub.Config{}, err
-	}
-	return hub.Config{
-		Connection: connection, MaxQueuedBytes: o.maxQueuedBytes,
-		Service: service, Secret: secret,
-		MetricsBindAddress: o.metricsBindAddress, AllowUnboundTokens: o.allowUnboundTokens, ReviewAll: o.reviewAll,
-		Apply: o.apply,
-	}, nil
+	config.Connection, err = o.api.Connect()
+	return config, err
 }
 
 func namespacedName(flag, value string) (types.NamespacedName, error) {

@@ -21,10 +21,9 @@ import (
 
 // probeOptions are the flags of the command probe, and its argument. kubectl grid prove runs the command.
 type probeOptions struct {
-	target   string
-	requests int
-	timeout  time.Duration
-	output   string
+	probe.Options
+
+	output string
 }
 
 const probeIntroduction = `application-grid-wrapper probe connects to the address of a Service from this node, again and
@@ -34,7 +33,7 @@ for that, which takes the capability NET_ADMIN.
 It exits with 0 if it could ask, whatever was answered, with 1 if not, and with 2 if the command line is wrong.`
 
 func newProbeCommand() *cobra.Command {
-	o := &probeOptions{}
+	o := &probeOptions{Options: probe.Options{Destination: conntrack.Destination, None: conntrack.ErrNone}}
 	cmd := &cobra.Command{
 		Use:               "probe ADDRESS:PORT",
 		Short:             "Connects to a Service from this node, and says where the kernel sent the connections",
@@ -49,8 +48,8 @@ func newProbeCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.requests, "requests", 20, "How many connections, one after the other.")
-	f.DurationVar(&o.timeout, "timeout", time.Second, "How long one of them may take.")
+	f.IntVar(&o.Requests, "requests", 20, "How many connections, one after the other.")
+	f.DurationVar(&o.Timeout, "timeout", time.Second, "How long one of them may take.")
 	f.StringVar(&o.output, "output", "", "File that the result is written to. Empty: stdout.")
 	flags.AddHelp(f)
 	flags.CompleteWith(cmd, "requests")
@@ -59,7 +58,7 @@ func newProbeCommand() *cobra.Command {
 }
 
 func (o *probeOptions) run(ctx context.Context, stdout io.Writer) error {
-	result := o.ask(ctx)
+	result := probe.Connect(ctx, o.Options)
 	data, err := json.Marshal(result)
 	if err == nil && o.output != "" {
 		err = os.WriteFile(o.output, data, 0o600)
@@ -77,21 +76,14 @@ func (o *probeOptions) parse(_ *cobra.Command, args []string) error {
 	switch {
 	case len(args) != 1:
 		return fmt.Errorf("give one ADDRESS:PORT; got %d arguments", len(args))
-	case o.requests < 1:
-		return fmt.Errorf("--requests=%d: ask once at least", o.requests)
-	case o.timeout <= 0:
-		return fmt.Errorf("--timeout=%s: it has to be more than 0", o.timeout)
+	case o.Requests < 1:
+		return fmt.Errorf("--requests=%d: ask once at least", o.Requests)
+	case o.Timeout <= 0:
+		return fmt.Errorf("--timeout=%s: it has to be more than 0", o.Timeout)
 	}
-	o.target = args[0]
-	if _, err := netip.ParseAddrPort(o.target); err != nil {
-		return fmt.Errorf("%q is not an address and port, such as 10.96.0.10:80", o.target)
+	var err error
+	if o.Target, err = netip.ParseAddrPort(args[0]); err != nil {
+		return fmt.Errorf("%q is not an address and port, such as 10.96.0.10:80", args[0])
 	}
 	return nil
-}
-
-func (o *probeOptions) ask(ctx context.Context) probe.Result {
-	return probe.Connect(ctx, probe.Options{
-		Target: netip.MustParseAddrPort(o.target), Requests: o.requests, Timeout: o.timeout,
-		Destination: conntrack.Destination, None: conntrack.ErrNone,
-	})
 }

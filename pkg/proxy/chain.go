@@ -2,7 +2,7 @@ package proxy
 
 import (
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" //nolint:gosec // nothing serves the default mux but --debug
 	"slices"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
@@ -68,17 +68,10 @@ func (p *Proxy) chain() http.Handler {
 	return handler
 }
 
-// profiles answers /debug/pprof; nil without --debug.
+// profiles answers /debug/pprof, which package pprof adds to the default mux; nil without --debug.
 func (p *Proxy) profiles() http.Handler {
 	if !p.config.Debug {
 		return nil
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	// The index serves the named profiles (heap, goroutine, allocs, block, mutex, threadcreate) too.
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	return mux
+	return http.DefaultServeMux
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -17,6 +18,8 @@ import (
 
 // Preview is what closing the Services of a cluster over the values of a label key would change.
 type Preview struct {
+	metav1.TypeMeta `json:",inline"` // set when it is printed
+
 	Key   string        `json:"key"`
 	Sites []PreviewSite `json:"sites"`
 	// NodesWithoutSite is how many nodes do not have the label.

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -16,6 +17,8 @@ import (
 
 // View has the endpoints of one Service that the nodes see.
 type View struct {
+	metav1.TypeMeta `json:",inline"` // set when it is printed
+
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
 	// ServiceGrid is the grid of the Service, if it has one.

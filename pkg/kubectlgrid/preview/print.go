@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -19,12 +17,6 @@ import (
 
 // Kind is that of a preview as JSON or YAML.
 const Kind = "ServicePreview"
-
-// document is a preview as JSON or YAML.
-type document struct {
-	metav1.TypeMeta   `json:",inline"`
-	*gridview.Preview `json:",inline"`
-}
 
 // namedSites is how many sites a cell names; it counts the others.
 const namedSites = 3
@@ -37,7 +29,8 @@ type Columns struct {
 // Print writes a preview in a format. A table ends with advice, unless the header is left out.
 func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Columns) error {
 	if format.Encoded() {
-		return output.Encode(out, document{output.TypeMeta(Kind), p}, format)
+		p.TypeMeta = output.TypeMeta(Kind)
+		return output.Encode(out, p, format)
 	}
 	var rows [][]string
 	if !columns.NoHeader && len(p.Services) > 0 {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -16,16 +14,11 @@ import (
 // Kind is that of a view as JSON or YAML.
 const Kind = "ServiceView"
 
-// document is a view as JSON or YAML.
-type document struct {
-	metav1.TypeMeta `json:",inline"`
-	*gridview.View  `json:",inline"`
-}
-
 // Print writes a view in a format.
 func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	if format.Encoded() {
-		return output.Encode(out, document{output.TypeMeta(Kind), view}, format)
+		view.TypeMeta = output.TypeMeta(Kind)
+		return output.Encode(out, view, format)
 	}
 	fmt.Fprintln(out, Title(view))
 	if view.Error == "" && view.ExternalName == "" {

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -47,14 +46,6 @@ const (
 
 // nodesSource returns the source of nodes.
 func (u *Upstream) nodesSource() *follow.Source { return u.shared[0] }
-
-// nodesRequest makes a request for nodes. agent distinguishes it from others.
-func (u *Upstream) nodesRequest(agent string) *rest.Request {
-	if u.hub != nil {
-		return u.nodesSource().Request("hub-"+agent).Name(u.node).Param("kind", "Node")
-	}
-	return u.nodesSource().Request(agent)
-}
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
 // complete, when the site has changed, when unknown has a value, and every few hours. The list is small, because the
@@ -112,13 +103,9 @@ func siteNames(f *facts.Facts) []string {
 
 // listSite lists the InternalIPs of the nodes of the site once.
 func (u *Upstream) listSite(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, addressWait)
-	defer cancel()
 	nodes := make(map[string]nodeAddresses)
 	for _, selector := range u.facts.SiteSelectors() {
-		err := eachNode(ctx, func() *rest.Request {
-			return u.nodesRequest(siteAgent).Param("labelSelector", selector)
-		}, func(n nodeAddresses) {
+		err := u.eachNode(ctx, siteAgent, selector, func(n nodeAddresses) {
 			if len(nodes) < maxSite {
 				nodes[n.name] = n
 			}
@@ -175,11 +162,9 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	if state := u.nodesSource().State(); !state.Synced || state.Err != nil || !u.addressLists.Allow() {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, addressWait)
-	defer cancel()
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
-	err = eachNode(ctx, func() *rest.Request { return u.nodesRequest(addressAgent) }, func(n nodeAddresses) {
+	err = u.eachNode(ctx, addressAgent, "", func(n nodeAddresses) {
 		for _, address := range n.all {
 			if other, taken := names[address]; taken && other != n.name {
 				ambiguous[address] = struct{}{}
@@ -198,14 +183,17 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	return true, nil
 }
 
-// eachNode calls visit for every node, which it lists page by page. nodes makes a request for nodes.
-func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAddresses)) error {
-	next := ""
-	for {
-		request := nodes().Param("limit", strconv.Itoa(addressPage))
-		if next != "" {
-			request.Param("continue", next)
+// eachNode calls visit for every node that a label selector selects, "" for all. It lists them page by page, from the
+// hub if there is one. agent distinguishes its requests from others.
+func (u *Upstream) eachNode(ctx context.Context, agent, selector string, visit func(nodeAddresses)) error {
+	ctx, cancel := context.WithTimeout(ctx, addressWait)
+	defer cancel()
+	for next := ""; ; {
+		request := u.nodesSource().Request(agent)
+		if u.hub != nil {
+			request = u.nodesSource().Request("hub-"+agent).Name(u.node).Param("kind", "Node")
 		}
+		request.Param("limit", strconv.Itoa(addressPage)).Param("labelSelector", selector).Param("continue", next)
 		list, err := follow.GetList(ctx, request, nil)
 		if err != nil {
 			return err

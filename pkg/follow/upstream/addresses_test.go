@@ -273,8 +273,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nodes := func() *rest.Request { return u.nodesSource().Request(addressAgent) }
-		if err := eachNode(t.Context(), nodes, func(nodeAddresses) {}); err == nil {
+		if err := u.eachNode(t.Context(), addressAgent, "", func(nodeAddresses) {}); err == nil {
 			t.Errorf("%q is taken for a list of nodes", body)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/program/pages"
 )
 
@@ -29,21 +30,15 @@ func complete(names func(cmd *cobra.Command, args []string, word string) []strin
 	}
 }
 
-func completeFlag(cmd *cobra.Command, name string, values cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(name, values); err != nil {
-		panic(err) // the caller has just bound the flag
-	}
-}
-
 // completeConnection completes the flags of the connection. Of all flags and arguments, only four of them and the files
 // of diff are names of files.
 func (c *command) completeConnection(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	for _, name := range []string{"kubeconfig", clientcmd.FlagCAFile, clientcmd.FlagCertFile, clientcmd.FlagKeyFile} {
-		completeFlag(root, name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+		flags.Complete(root, name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	}
 	for _, name := range []string{clientcmd.FlagContext, clientcmd.FlagClusterName, clientcmd.FlagAuthInfoName} {
-		completeFlag(root, name, complete(func(*cobra.Command, []string, string) []string {
+		flags.Complete(root, name, complete(func(*cobra.Command, []string, string) []string {
 			config, _ := c.loader().RawConfig() // empty if it cannot be read
 			return slices.Sorted(map[string]iter.Seq[string]{
 				clientcmd.FlagContext:      maps.Keys(config.Contexts),
@@ -52,7 +47,7 @@ func (c *command) completeConnection(root *cobra.Command) {
 			}[name])
 		}))
 	}
-	completeFlag(root, clientcmd.FlagNamespace, complete(c.namespaces))
+	flags.Complete(root, clientcmd.FlagNamespace, complete(c.namespaces))
 }
 
 func (c *command) namespaces(cmd *cobra.Command, _ []string, _ string) []string {

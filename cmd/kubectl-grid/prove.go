@@ -12,6 +12,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/prove"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // proveOptions are the flags of `kubectl grid prove`.
@@ -47,7 +48,7 @@ func newProveCommand(c *command) *cobra.Command {
 		"the node")
 	f.StringVar(&o.PodNamespace, "pod-namespace", metav1.NamespaceSystem,
 		"Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
-	completeFlag(cmd, "pod-namespace", complete(c.namespaces))
+	flags.Complete(cmd, "pod-namespace", complete(c.namespaces))
 	c.bindOutput(cmd, output.Table, output.JSON, output.YAML)
 	return cmd
 }

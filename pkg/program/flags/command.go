@@ -106,10 +106,12 @@ func usageLine(cmd *cobra.Command) string {
 
 // CompleteWith completes the values of a flag of the command with these, and not with the names of files.
 func CompleteWith(cmd *cobra.Command, flag string, values ...string) {
-	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return values, cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // the caller has just bound the flag
+	Complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// Complete completes the values of a flag that the caller has just bound.
+func Complete(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(err)
 	}
 }

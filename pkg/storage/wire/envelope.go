@@ -196,11 +196,6 @@ func appendTypeMeta(dst []byte, t TypeMeta) []byte {
 	return appendBytesField(dst, typeMetaKind, []byte(t.Kind))
 }
 
-func envelopeSize(t TypeMeta, rawSize int) int {
-	typeMeta := sizeBytesField(len(t.APIVersion)) + sizeBytesField(len(t.Kind))
-	return len(magic) + sizeBytesField(typeMeta) + 2*sizeBytesField(0) + sizeBytesField(rawSize)
-}
-
 // AppendListMeta appends the metadata field of a List of all objects at a revision.
 func AppendListMeta(dst []byte, revision uint64) []byte {
 	meta := appendBytesField(nil, listMetaResourceVersion, strconv.AppendUint(nil, revision, 10))
@@ -219,7 +214,8 @@ func ListItemSize(size int) int { return sizeBytesField(size) }
 // AppendWatchFrame appends the start of one frame of a protobuf watch stream: its length in four bytes, big endian, and
 // the WatchEvent up to the object. The caller appends the object, of rawSize bytes, next.
 func AppendWatchFrame(dst []byte, eventType string, t TypeMeta, rawSize int) []byte {
-	envelope := envelopeSize(t, rawSize)
+	head := AppendEnvelope(make([]byte, 0, 128), t, rawSize)
+	envelope := len(head) + rawSize
 	extension := sizeBytesField(envelope)
 	frame := sizeBytesField(len(eventType)) + sizeBytesField(extension)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(frame)) //nolint:gosec // far below 4 GiB
@@ -228,5 +224,5 @@ func AppendWatchFrame(dst []byte, eventType string, t TypeMeta, rawSize int) []b
 	dst = protowire.AppendVarint(dst, uint64(extension)) //nolint:gosec // a length
 	dst = protowire.AppendTag(dst, rawExtensionRaw, protowire.BytesType)
 	dst = protowire.AppendVarint(dst, uint64(envelope)) //nolint:gosec // a length
-	return AppendEnvelope(dst, t, rawSize)
+	return append(dst, head...)
 }

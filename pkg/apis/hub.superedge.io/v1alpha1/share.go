@@ -50,10 +50,7 @@ type Digests [Buckets]uint64
 
 // String encodes the digests for DigestsHeader.
 func (d *Digests) String() string {
-	raw := make([]byte, 0, 8*Buckets)
-	for _, digest := range d {
-		raw = binary.BigEndian.AppendUint64(raw, digest)
-	}
+	raw, _ := binary.Append(nil, binary.BigEndian, d) // numbers can be encoded
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
@@ -66,10 +63,8 @@ func ParseDigests(text string) (*Digests, error) {
 		return nil, errDigests
 	}
 	d := &Digests{}
-	for i := range d {
-		d[i] = binary.BigEndian.Uint64(raw[8*i:])
-	}
-	return d, nil
+	_, err = binary.Decode(raw, binary.BigEndian, d)
+	return d, err
 }
 
 // The parts of a Version.

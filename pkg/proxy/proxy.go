@@ -256,12 +256,20 @@ func (p *Proxy) serverConnections() []*apiclient.Connection {
 }
 
 // makeTargets makes the targets to which requests are passed on.
-func (p *Proxy) makeTargets(klog.Logger) (err error) {
-	if p.asWrapper, err = p.makeTarget(rest.CopyConfig); err != nil {
-		return err
+func (p *Proxy) makeTargets(klog.Logger) error {
+	for target, variant := range map[*filters.Target]func(own *rest.Config) *rest.Config{
+		&p.asWrapper: rest.CopyConfig, &p.asCaller: rest.AnonymousClientConfig,
+	} {
+		ordinary, upgrade, err := p.config.Connection.Transports(variant)
+		if err != nil {
+			return err
+		}
+		*target = filters.Target{
+			URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
+			Link: p.link, Stopping: p.stopping,
+		}
 	}
-	p.asCaller, err = p.makeTarget(rest.AnonymousClientConfig)
-	return err
+	return nil
 }
 
 // makeLimits makes the limits of clients, and the metrics.
@@ -290,16 +298,6 @@ func (p *Proxy) makeSite(klog.Logger) error {
 		p.makeLivePods()
 	}
 	return nil
-}
-
-// makeTarget makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its
-// requests use.
-func (p *Proxy) makeTarget(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
-	ordinary, upgrade, err := p.config.Connection.Transports(variant)
-	return filters.Target{
-		URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
-		Link: p.link, Stopping: p.stopping,
-	}, err
 }
 
 // memoryInterval is how often returnMemory checks whether the process is idle: it is if there was no garbage collection

@@ -59,14 +59,15 @@ func New(options Options) (*Upstream, error) {
 		onDemand:     make(map[*served.Resource]*follow.Source),
 		addressLists: rate.NewLimiter(rate.Every(addressInterval), 1),
 	}
+	shared, others := sources(options)
 	if options.Hub != nil {
 		if err := u.addShare(options.Hub); err != nil {
 			return nil, fmt.Errorf("the hub: %w", err)
 		}
-	} else if u.shared, err = addAll(group, sharedSources(options), options.Facts); err != nil {
+	} else if u.shared, err = addAll(group, shared, options.Facts); err != nil {
 		return nil, err
 	}
-	if u.others, err = addAll(group, otherSources(options), options.Facts); err != nil {
+	if u.others, err = addAll(group, others, options.Facts); err != nil {
 		return nil, err
 	}
 	for _, s := range slices.Concat(u.shared, u.others) {
@@ -95,38 +96,29 @@ func addAll(group *follow.Group, all []follow.Options, f *facts.Facts) (sources 
 	return sources, nil
 }
 
-// sharedSources returns the sources that a hub has as well, without their sinks, in the order in which they are
-// started. The nodes are the first.
-func sharedSources(options Options) []follow.Options {
+// sources returns the sources, without their sinks: those that a hub has as well, in the order in which they are
+// started, and those that only the API server has.
+func sources(options Options) (shared, others []follow.Options) {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}
+	shared = []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}
 	if options.NodeName != "" {
-		all = append(all, follow.Options{
+		shared = append(shared, follow.Options{
 			Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName,
 		})
 	}
-	return append(all,
-		follow.Options{Name: facts.InputServices, Resource: served.Services.GroupVersionResource},
-		follow.Options{Name: facts.InputEndpointSlices, Resource: served.EndpointSlices.GroupVersionResource})
-}
-
-// otherSources returns the sources that only the API server has, without their sinks.
-func otherSources(options Options) []follow.Options {
-	endpoints := served.Endpoints.GroupVersionResource
-	var all []follow.Options
-	if options.FollowKubernetesEndpoints {
-		all = append(all, follow.Options{
-			Name:          facts.InputKubernetesEndpoints,
-			Resource:      endpoints,
-			Namespace:     "default",
-			FieldSelector: "metadata.name=kubernetes",
-			Optional:      true,
-		})
+	for _, r := range []*served.Resource{served.Services, served.EndpointSlices} {
+		shared = append(shared, follow.Options{Name: r.Resource, Resource: r.GroupVersionResource})
 	}
 	for _, r := range []*served.Resource{served.Endpoints, served.Namespaces} {
-		all = append(all, follow.Options{Name: r.Resource, Resource: r.GroupVersionResource, Optional: true})
+		others = append(others, follow.Options{Name: r.Resource, Resource: r.GroupVersionResource, Optional: true})
 	}
-	return all
+	if options.FollowKubernetesEndpoints {
+		others = append(others, follow.Options{
+			Name: facts.InputKubernetesEndpoints, Resource: served.Endpoints.GroupVersionResource,
+			Namespace: "default", FieldSelector: "metadata.name=kubernetes", Optional: true,
+		})
+	}
+	return shared, others
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.

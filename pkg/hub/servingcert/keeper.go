@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,9 +57,10 @@ type Keeper struct {
 	dynamic dynamic.Interface
 	now     func() time.Time
 
+	// current is the certificate that is served; nil before the first check.
+	current atomic.Pointer[pair]
+
 	mu sync.Mutex
-	// current is the certificate that is served; nil before the first check. Guarded by mu.
-	current *pair
 	// listeners are notified of a new certificate. Guarded by mu.
 	listeners []dynamiccertificates.Listener
 }
@@ -85,18 +86,11 @@ func (k *Keeper) Name() string { return "secret " + k.options.Secret.String() }
 
 // CurrentCertKeyContent implements dynamiccertificates.CertKeyContentProvider.
 func (k *Keeper) CurrentCertKeyContent() (certificate, key []byte) {
-	current := k.served()
+	current := k.current.Load()
 	if current == nil {
 		return nil, nil
 	}
 	return current.certificate, current.key
-}
-
-// served returns the certificate that is served; nil before the first check.
-func (k *Keeper) served() *pair {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.current
 }
 
 // AddListener implements dynamiccertificates.Notifier.
@@ -149,7 +143,7 @@ func (k *Keeper) advance(ctx context.Context) error {
 	known := parseState(secret.Data, bundle)
 	if known.current == nil {
 		// An emptied Secret does not change the certificate that is served.
-		known.current = k.served()
+		known.current = k.current.Load()
 	}
 	next, err := known.advance(k.options.Names, k.now())
 	if err != nil {
@@ -213,15 +207,12 @@ func (k *Keeper) writeBundle(ctx context.Context, before, after []byte) error {
 
 // use starts to serve a certificate.
 func (k *Keeper) use(p *pair) {
-	k.mu.Lock()
-	changed := k.current == nil || !bytes.Equal(k.current.certificate, p.certificate)
-	k.current = p
-	listeners := slices.Clone(k.listeners)
-	k.mu.Unlock()
-	if !changed {
+	if before := k.current.Swap(p); before != nil && bytes.Equal(before.certificate, p.certificate) {
 		return
 	}
-	for _, listener := range listeners {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, listener := range k.listeners {
 		listener.Enqueue()
 	}
 }

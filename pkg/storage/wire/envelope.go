@@ -72,27 +72,7 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	return typeMeta, raw, f.Err
 }
 
-// ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
-func ParseList(message []byte, visit func(item []byte) error) (metav1.ListMeta, error) {
-	var meta metav1.ListMeta
-	f := field.Of(message)
-	for f.Next() {
-		var err error
-		switch f.Number {
-		case listMetadata:
-			err = meta.Unmarshal(f.Value)
-		case listItems:
-			err = visit(f.Value)
-		}
-		if err != nil {
-			return metav1.ListMeta{}, err
-		}
-	}
-	return meta, f.Err
-}
-
-// ReadList does what Unwrap and ParseList do, but it reads the body item by item. visit must not keep an item. The
-// error may be one of from.
+// ReadList reads an encoded List in an envelope item by item. visit must not keep an item. The error may be one of from.
 func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, metav1.ListMeta, error) {
 	begin := make([]byte, len(magic))
 	if _, err := io.ReadFull(from, begin); err != nil {
@@ -122,8 +102,9 @@ func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, meta
 	if err != nil {
 		return TypeMeta{}, metav1.ListMeta{}, err
 	}
-	listMeta, err := ParseList(meta, visit)
-	return typeMeta, listMeta, err
+	var rest metav1.List
+	err = rest.Unmarshal(meta)
+	return typeMeta, rest.ListMeta, err
 }
 
 // readFields reads the fields of a message to its end. Those of a number are passed to read, which reads all of the

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -250,14 +252,14 @@ func TestListRoundTrip(t *testing.T) {
 	message := AppendListMeta(nil, 42)
 	message = append(AppendListItem(message, 3), "abc"...)
 	enveloped := append(AppendEnvelope(nil, TypeMeta{"v1", "ServiceList"}, len(message)), message...)
-	typeMeta, raw, err := Unwrap(enveloped)
-	if err != nil || typeMeta != (TypeMeta{"v1", "ServiceList"}) {
-		t.Fatal(typeMeta, err)
-	}
 	var items []string
-	meta, err := ParseList(raw, func(item []byte) error { items = append(items, string(item)); return nil })
-	if err != nil || meta != (metav1.ListMeta{ResourceVersion: "42"}) || fmt.Sprint(items) != "[abc]" {
-		t.Fatal(meta, items, err)
+	typeMeta, meta, err := ReadList(bufio.NewReader(bytes.NewReader(enveloped)), func(item []byte) error {
+		items = append(items, string(item))
+		return nil
+	})
+	if err != nil || typeMeta != (TypeMeta{"v1", "ServiceList"}) || meta != (metav1.ListMeta{ResourceVersion: "42"}) ||
+		fmt.Sprint(items) != "[abc]" {
+		t.Fatal(typeMeta, meta, items, err)
 	}
 }
 
@@ -275,7 +277,7 @@ func FuzzObject(f *testing.F) {
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, message []byte) {
 		_, _, _ = Unwrap(message)
-		_, _ = ParseList(message, func([]byte) error { return nil })
+		_, _, _ = ReadList(bufio.NewReader(bytes.NewReader(message)), func([]byte) error { return nil })
 		o, err := ParseObject(message)
 		if err != nil {
 			return

@@ -66,12 +66,12 @@ func newOptions() *options {
 	f.IntVar(&o.api.Burst, "kube-burst", 100, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Shares")
-	f.IntVar(&o.hub.MaxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
-		"sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
+	f.IntVar(&o.hub.MaxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to "+
+		"be sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
 
 	f = o.flags.Section("Callers")
-	f.BoolVar(&o.hub.AllowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound to "+
-		"a node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
+	f.BoolVar(&o.hub.AllowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound "+
+		"to a node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
 	f.BoolVar(&o.hub.ReviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise requests "+
 		"with the certificate of its front proxy are permitted, because it has authorized them.")
 

@@ -32,6 +32,7 @@ type Object struct {
 	Kind string
 }
 
+// GetObjectKind implements runtime.Object.
 func (Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the object itself, because it is immutable.

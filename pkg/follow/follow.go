@@ -48,8 +48,8 @@ type Restorable interface {
 
 // Versioned is a Sink that also takes the resourceVersions of the upstream.
 type Versioned interface {
-	// ChangeAt is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
-	// Sink. For a bookmark, change is nil: nothing else has changed up to that version.
+	// ChangeAt is called with the resourceVersion of every list and event. It calls change, which calls one of the
+	// methods of Sink. For a bookmark, change is nil: nothing else has changed up to that version.
 	ChangeAt(version string, change func())
 }
 

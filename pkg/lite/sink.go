@@ -88,8 +88,8 @@ func (k sink) Known() int {
 	return len(k.store.set(k.scope).objects)
 }
 
-// ChangeAt implements follow.Versioned. On the disk the version stays older while no object changes, because each commit
-// wears out flash, and the set was the same at the older version.
+// ChangeAt implements follow.Versioned. On the disk the version stays older while no object changes, because each
+// commit wears out flash, and the set was the same at the older version.
 func (k sink) ChangeAt(version string, apply func()) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil || number == 0 {

@@ -160,7 +160,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	// A list that cannot succeed must not delay the next one.
 	if state := u.nodesSource().State(); !state.Synced || state.Err != nil || !u.addressLists.Allow() {
-		return false, nil
+		return false, nil //nolint:nilerr // it is the source's error
 	}
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})

@@ -72,7 +72,7 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	return typeMeta, raw, f.Err
 }
 
-// ReadList reads an encoded List in an envelope item by item. visit must not keep an item. The error may be one of from.
+// ReadList reads an encoded List in an envelope item by item. visit must not keep one. The error may be one of from.
 func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, metav1.ListMeta, error) {
 	begin := make([]byte, len(magic))
 	if _, err := io.ReadFull(from, begin); err != nil {

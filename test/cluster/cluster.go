@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ type Cluster struct {
 	thread *netns.Thread
 	// dial opens connections on the control plane's side.
 	dial   dialer
+	etcd   *http.Client
 	relay  *Relay
 	client *kubernetes.Clientset
 	config *rest.Config
@@ -173,6 +175,7 @@ func (c *Cluster) connect(ctx context.Context) error {
 	}
 	c.config.QPS = -1 // no limit: the load of tests is deliberate
 	c.config.Dial = c.dial
+	c.etcd = &http.Client{Transport: &http.Transport{DialContext: c.dial, MaxIdleConnsPerHost: 16}}
 	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}

@@ -233,13 +233,6 @@ func expectOK(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// EtcdURL is where etcd serves its clients on the control plane's loopback, which is this machine's with
-// Options.APIViewOnly. It is for what kube-apiserver no longer takes, but older ones have stored.
-func (c *Cluster) EtcdURL() string { return "http://" + local(c.ports.etcd) }
-
-// EtcdClient reaches EtcdURL, also where that is in a namespace.
-func (c *Cluster) EtcdClient() *http.Client { return c.freshClient(nil) }
-
 // AuditLogFile is where kube-apiserver writes its audit log if Options.AuditLog is set.
 func (c *Cluster) AuditLogFile() string { return filepath.Join(c.dir, "audit.log") }
 

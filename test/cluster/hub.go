@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -125,25 +124,14 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 	return r, nil
 }
 
-// Metric is the sum of the values of a metric of the replica, over its labels.
+// Metric is a metric of the replica.
 func (r *HubReplica) Metric(ctx context.Context, name string) (float64, error) {
 	reply, err := r.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}
-	sum := 0.0
-	for line := range strings.Lines(reply.Body) {
-		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if series, _, _ = strings.Cut(series, "{"); series != name {
-			continue
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("the metric %s: %w", name, err)
-		}
-		sum += n
-	}
-	return sum, nil
+	value, _ := Metric(reply.Body, name)
+	return value, nil
 }
 
 // HubFront hands the connections of kube-apiserver to any of the replicas that run, as kube-proxy does in a cluster.

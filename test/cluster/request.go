@@ -1,13 +1,17 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 )
 
 // maxReply limits how much of a reply is read.
@@ -64,6 +68,50 @@ func get(ctx context.Context, client *http.Client, url string) (*Reply, error) {
 		return nil, fmt.Errorf("GET %s: reading the reply: %w", url, err)
 	}
 	return &Reply{Status: response.StatusCode, Header: response.Header, Body: string(body)}, nil
+}
+
+// Metric is the value of a series in a page of metrics, given as the page has it. Without labels it is the sum over all
+// labels. It is false if the page does not have it.
+func Metric(page, series string) (value float64, found bool) {
+	for line := range strings.Lines(page) {
+		rest, same := strings.CutPrefix(line, series)
+		if !same || !strings.HasPrefix(rest, " ") && (!strings.HasPrefix(rest, "{") || strings.HasSuffix(series, "}")) {
+			continue
+		}
+		if n, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " "):]), 64); err == nil {
+			value, found = value+n, true
+		}
+	}
+	return value, found
+}
+
+// AskEtcd calls etcd's JSON gateway, such as "kv/put". It is for what kube-apiserver no longer takes, but older ones have
+// stored, and for loads that it would take long for.
+func (c *Cluster) AskEtcd(ctx context.Context, call string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+local(c.ports.etcd)+"/v3/"+call,
+		bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := c.etcd.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	said, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return fmt.Errorf("etcd: %s: %w", call, err)
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("etcd: %s: %s: %s", call, response.Status, said)
+	case answer == nil:
+		return nil
+	}
+	return json.Unmarshal(said, answer)
 }
 
 func firstLines(text string, limit int) string {

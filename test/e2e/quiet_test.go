@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -96,21 +94,11 @@ func (f *fixture) syncs(node *cluster.Node) int {
 	f.Helper()
 	reply, err := node.Get(f.ctx, "http://127.0.0.1:10249/metrics")
 	f.Must(err)
-	syncs := 0
-	for line := range strings.SplitSeq(reply.Body, "\n") {
-		rest, found := strings.CutPrefix(line, "kubeproxy_sync_proxy_rules_duration_seconds_count")
-		if !found {
-			continue
-		}
-		_, value, _ := strings.Cut(rest, " ")
-		count, err := strconv.ParseFloat(value, 64)
-		f.Must(err)
-		syncs = max(syncs, int(count)) // each IP family counts for itself
-	}
-	if syncs == 0 {
+	syncs, found := cluster.Metric(reply.Body, `kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
+	if !found {
 		f.Fatalf("%s: kube-proxy tells of no sync", node.Spec.Name)
 	}
-	return syncs
+	return int(syncs)
 }
 
 // awaitRest waits until what earlier tests left is gone, and no kube-proxy has written its rules for longer than the

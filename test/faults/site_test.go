@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -245,14 +244,7 @@ func (s *site) metric(name string) (value float64, found bool) {
 	s.Helper()
 	reply, err := s.get("/metrics")
 	s.Must(err)
-	for line := range strings.Lines(reply.Body) {
-		if rest, matches := strings.CutPrefix(line, name+" "); matches {
-			value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			s.Must(err)
-			return value, true
-		}
-	}
-	return 0, false
+	return cluster.Metric(reply.Body, name)
 }
 
 // expectSnapshotServed waits until a wrapper that was started with its upstream away serves from its snapshot, says

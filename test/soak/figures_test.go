@@ -1,15 +1,11 @@
 package soak
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -105,24 +101,14 @@ func (w *world) measure(
 	f.files = float64(len(files))
 	io, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", f.pid))
 	w.Must(err)
-	f.written = value(strings.ReplaceAll(string(io), ":", ""), "write_bytes")
+	f.written, _ = cluster.Metric(strings.ReplaceAll(string(io), ":", ""), "write_bytes")
 	if metrics != nil {
 		page, err := metrics(w.Context())
 		w.Must(err)
-		f.goroutines, f.changes = value(page, "go_goroutines"), value(page, changes)
+		f.goroutines, _ = cluster.Metric(page, "go_goroutines")
+		f.changes, _ = cluster.Metric(page, changes)
 	}
 	return f
-}
-
-// value is the sum of the lines with this name, whatever their labels.
-func value(page, name string) (sum float64) {
-	for line := range strings.Lines(page) {
-		if rest, found := strings.CutPrefix(line, name); found && (rest[0] == ' ' || rest[0] == '{') {
-			number, _ := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " "):]), 64)
-			sum += number
-		}
-	}
-	return sum
 }
 
 func (s sample) String() string {
@@ -186,34 +172,13 @@ func (w *world) conclude() {
 		last.at.Round(time.Second), w.done, last.failed, last.tried, first.at.Round(time.Second), strings.Join(compared, ", "))
 }
 
-// compactEtcd compacts etcd to its present revision, by its gateway.
+// compactEtcd compacts etcd to its present revision.
 func compactEtcd(ctx context.Context, c *cluster.Cluster) error {
-	call := func(path, body string) (string, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.EtcdURL()+path, bytes.NewBufferString(body))
-		if err != nil {
-			return "", err
-		}
-		response, err := c.EtcdClient().Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		data, err := io.ReadAll(response.Body)
-		if err == nil && response.StatusCode != http.StatusOK {
-			err = fmt.Errorf("etcd: %s: %s", response.Status, data)
-		}
-		return string(data), err
-	}
-	answer, err := call("/v3/kv/range", `{"key": "AA==", "limit": "1"}`)
-	if err != nil {
+	var now struct{ Header struct{ Revision string } }
+	if err := c.AskEtcd(ctx, "kv/range", map[string]any{"key": []byte{0}, "limit": 1}, &now); err != nil {
 		return err
 	}
-	_, rest, _ := strings.Cut(answer, `"revision":"`)
-	revision, _, found := strings.Cut(rest, `"`)
-	if !found {
-		return fmt.Errorf("etcd says no revision: %s", answer)
-	}
-	_, err = call("/v3/kv/compaction", `{"revision": "`+revision+`"}`)
+	err := c.AskEtcd(ctx, "kv/compaction", map[string]string{"revision": now.Header.Revision}, nil)
 	if err != nil && strings.Contains(err.Error(), "required revision has been compacted") { // nothing was written since
 		return nil
 	}

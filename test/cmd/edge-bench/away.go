@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,9 +78,6 @@ func (b *hubBench) awaitComplete(ctx context.Context, shares int) error {
 // measureReturn has the hub be away, and measures until all streams follow again with what they know.
 func (b *hubBench) measureReturn(ctx context.Context) error {
 	hub := b.cluster.Hubs[0]
-	if err := b.addMemory(ctx, "after the changes"); err != nil {
-		return err
-	}
 	b.away.Store(true)
 	hub.Kill()
 	if err := pause(ctx, awayFor); err != nil {
@@ -91,69 +86,45 @@ func (b *hubBench) measureReturn(ctx context.Context) error {
 	if still := b.complete.Load(); still > 0 {
 		return fmt.Errorf("%d shares are still followed %s after the hub was killed", still, awayFor)
 	}
-	before, nodes := b.sum(func(f *follower) int64 { return f.listed.Load() }), len(b.followers)
 	if err := hub.Start(ctx); err != nil {
 		return err
 	}
 	begin := time.Now()
-	if err := b.awaitComplete(ctx, nodes/2); err != nil {
+	if err := b.awaitComplete(ctx, len(b.followers)); err != nil {
 		return err
 	}
-	half := time.Since(begin)
-	if err := b.awaitComplete(ctx, nodes); err != nil {
-		return err
-	}
-	used, err := cluster.ProcessorTime(hub.PID())
-	if err != nil {
-		return err
-	}
-	b.add("after a minute away: half, and all follow", "", fmt.Sprintf("%s, %s", half.Round(time.Second/10),
-		time.Since(begin).Round(time.Second/10)))
-	received := b.sum(func(f *follower) int64 { return f.listed.Load() }) - before
-	request := len((&hubv1alpha1.Digests{}).String())
-	b.add("bytes then, a node: sent, and received", "", fmt.Sprintf("%s, %s", kilobytes(float64(request)),
-		kilobytes(float64(received)/float64(nodes))))
-	b.add("CPU of the hub for that, with its own start", "", used.String())
-	return b.addMemory(ctx, "after that")
+	b.add("after a minute away: all follow within", "", time.Since(begin).Round(time.Second/10).String())
+	return b.addHubMemory(ctx, "after that")
 }
 
-// measureRelabels moves the nodes of the real wrappers between two sites, and times what their wrappers show.
+// measureRelabels moves the nodes of the real wrappers between sites, and times what their wrappers show.
 func (b *hubBench) measureRelabels(ctx context.Context) error {
-	var took [2][2]samples
+	var took [2]samples
 	for way, mode := range []string{hubOff, hubOn} {
 		node, err := b.cluster.Node("hub-" + mode)
 		if err != nil {
 			return err
 		}
-		_, viaWrapper, err := sides(b.cluster, node, compressed)
-		if err != nil {
-			return err
-		}
-		w, err := watchSlices(ctx, nothing, viaWrapper)
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		w, err := watchSlices(watching, node.WrapperConfig(cluster.RoleKubeProxy))
 		if err != nil {
 			return err
 		}
 		for i := range viewerMoves {
-			w.seen[0].take()
 			begin := time.Now()
-			if err = b.cluster.RelabelNode(ctx, node.Name(), siteLabel, b.fleet.site(i+1)); err != nil {
-				break
+			if err := b.cluster.RelabelNode(ctx, node.Name(), siteLabel, b.fleet.site(i+1)); err != nil {
+				return err
 			}
-			if err = w.settle(ctx); err != nil {
-				break
+			at, err := w.settle(ctx)
+			if err != nil {
+				return err
 			}
-			if at := w.seen[0].take(); len(at) > 0 {
-				took[way][0] = append(took[way][0], at[0].Sub(begin))
-				took[way][1] = append(took[way][1], at[len(at)-1].Sub(begin))
+			if len(at) > 0 {
+				took[way] = append(took[way], at[len(at)-1].Sub(begin))
 			}
 		}
-		if err := errors.Join(err, w.end()); err != nil {
-			return err
-		}
 	}
-	for i, what := range []string{"first", "last"} {
-		b.add("relabel of a node: its "+what+" slice, p50 of "+strconv.Itoa(len(took[1][i])),
-			milliseconds(took[0][i].quantile(.5)), milliseconds(took[1][i].quantile(.5)))
-	}
+	b.add("relabel of a node: its last slice, p50", took[0].quantile(.5), took[1].quantile(.5))
 	return nil
 }

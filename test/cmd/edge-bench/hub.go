@@ -211,7 +211,9 @@ func (f *follower) list(ctx context.Context, what followed) (revision string, er
 		return "", err
 	}
 	body, err := io.ReadAll(response.Body)
-	return field(body, "resourceVersion"), errors.Join(err, response.Body.Close())
+	_, rest, _ := bytes.Cut(body, []byte(`"resourceVersion":"`))
+	number, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(number), errors.Join(err, response.Body.Close())
 }
 
 func (f *follower) watch(ctx context.Context, what followed, revision string) error {
@@ -276,16 +278,11 @@ func measureFleets(ctx context.Context, o options) error {
 	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
 	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
 	for _, part := range []int{8, 4, 2, 1} {
-		o.fleet = fleet{nodes: whole.nodes / part, sites: max(whole.sites/part, 1), services: whole.services / part,
-			endpoints: whole.endpoints}
-		if part > 1 {
-			fmt.Fprintf(os.Stderr, "a fleet of a part of the size: 1/%d\n", part)
-		}
+		o.fleet = fleet{nodes: whole.nodes / part, sites: max(whole.sites/part, 1), services: whole.services / part}
 		figures, err := measureHub(ctx, o)
 		if err != nil {
 			return err
 		}
-		nodes := float64(o.fleet.nodes)
 		for _, drawn := range []struct {
 			into *panel
 			figure
@@ -293,12 +290,10 @@ func measureFleets(ctx context.Context, o options) error {
 		}{{&ready, figures.ready, 1e3}, {&change, figures.change, 1e3}, {&watches, figures.watches, 1}, {&wrapper,
 			figures.memory, 1e6}} {
 			drawn.into.points = append(drawn.into.points,
-				point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
+				point{float64(o.fleet.nodes), drawn.directly / drawn.per, drawn.hub / drawn.per})
 		}
 	}
-	title := fmt.Sprintf("A fleet that grows to %d nodes in %d sites, and %d Services of %d endpoints", whole.nodes,
-		whole.sites, whole.services, whole.endpoints)
-	drawn := chart{title: title, panels: []panel{ready, change, watches, wrapper}}.svg()
+	drawn := chart{title: fmt.Sprint("A fleet that grows to ", whole), panels: []panel{ready, change, watches, wrapper}}.svg()
 	if err := os.WriteFile(o.hubChart, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page shows it to everybody
 		return fmt.Errorf("writing the chart: %w", err)
 	}
@@ -315,8 +310,8 @@ type fleetFigures struct{ ready, change, watches, memory figure }
 const (
 	// watchesOfAWrapper is how many a wrapper has, watchesOfAReplica how many a replica of the hub.
 	watchesOfAWrapper, watchesOfAReplica = 4, 3
-	// idleFor is how long it is measured what the hub does while nothing changes.
-	idleFor = 5 * time.Second
+	// changes is how many endpoints change at most, of a Service each.
+	changes = 1000
 )
 
 // measureHub lets simulated wrappers of a whole fleet follow their shares, through kube-apiserver, and one follow
@@ -342,7 +337,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 		return nil, err
 	}
 	b := &hubBench{
-		cluster: c, fleet: o.fleet,
+		cluster: c, fleet: o.fleet, changes: min(changes, o.fleet.services),
 		direct:  latencies{changed: map[string]time.Time{}},
 		through: latencies{changed: map[string]time.Time{}},
 	}
@@ -375,8 +370,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 		float64(b.sum(func(f *follower) int64 { return f.listed.Load() })) / float64(o.fleet.nodes)}
 	b.figures.watches = figure{float64(watchesOfAWrapper * o.fleet.nodes), float64(watchesOfAReplica * len(c.Hubs))}
 	b.add("bytes to become ready, a node", kilobytes(b.figures.ready.directly), kilobytes(b.figures.ready.hub))
-	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "",
-		time.Since(begin).Round(10*time.Millisecond).String())
+	b.add("all nodes ready within", "", time.Since(begin).Round(10*time.Millisecond).String())
 	measured := b.measureChanges(following, o, everything)
 	if measured == nil {
 		measured = b.measureReturn(following)
@@ -391,7 +385,10 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	if err := b.measureRelabels(ctx); err != nil {
 		return nil, err
 	}
-	b.print(o.rate)
+	title := fmt.Sprintf("%s; %d changes of one endpoint, %d a second", o.fleet, b.changes, o.rate)
+	if err := b.print(title, "directly", "through the hub"); err != nil {
+		return nil, err
+	}
 	if saved := b.figures.change.directly / b.figures.change.hub; saved < float64(o.hubSaving) {
 		return nil, fmt.Errorf("a change costs a node %.0f times as many bytes directly as through the hub, not %d times",
 			saved, o.hubSaving)
@@ -416,19 +413,10 @@ func (b *hubBench) startFollowers(following context.Context, group *errgroup.Gro
 	}
 }
 
-func (b *hubBench) print(rate int) {
-	fmt.Printf("%d nodes in %d sites, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
-		b.fleet.nodes, b.fleet.sites, b.fleet.services, b.fleet.endpoints, b.changes, rate)
-	for _, row := range b.rows {
-		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
-	}
-}
-
 // loadHub creates the fleet, and restarts the hubs.
 func loadHub(ctx context.Context, c *cluster.Cluster, f fleet) error {
-	fmt.Fprintf(os.Stderr, "loading %d nodes in %d sites, %d Services with %d endpoints each\n", f.nodes, f.sites,
-		f.services, f.endpoints)
-	if err := f.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
+	fmt.Fprintf(os.Stderr, "loading %s\n", f)
+	if err := f.store(ctx, c); err != nil {
 		return err
 	}
 	for _, hub := range c.Hubs {
@@ -438,28 +426,21 @@ func loadHub(ctx context.Context, c *cluster.Cluster, f fleet) error {
 		}
 	}
 	// If the aggregator has noticed that, it asks again at its own pace.
-	return errors.Join(pause(ctx, idleFor), c.AwaitHub(ctx))
+	return errors.Join(pause(ctx, 5*time.Second), c.AwaitHub(ctx))
 }
 
 // hubBench is a measurement.
 type hubBench struct {
+	table
 	cluster         *cluster.Cluster
 	fleet           fleet
 	followers       []*follower
 	direct, through latencies
 	changes         int
-	rows            [][3]string
 	figures         fleetFigures
 	// complete counts the shares that are followed and complete, away is set while streams may end.
 	complete atomic.Int64
 	away     atomic.Bool
-}
-
-func (b *hubBench) add(figure, direct, hub string) {
-	if len(b.rows) == 0 {
-		b.rows = append(b.rows, [3]string{"", "directly", "through the hub"})
-	}
-	b.rows = append(b.rows, [3]string{figure, direct, hub})
 }
 
 func (b *hubBench) sum(of func(*follower) int64) int64 {
@@ -470,8 +451,6 @@ func (b *hubBench) sum(of func(*follower) int64) int64 {
 	return sum
 }
 
-func kilobytes(n float64) string { return fmt.Sprintf("%.1f kB", n/1e3) }
-
 // measureChanges changes an endpoint of every Service, one after the other.
 func (b *hubBench) measureChanges(ctx context.Context, o options, everything *follower) error {
 	config := b.cluster.RESTConfig()
@@ -480,37 +459,17 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	if err != nil {
 		return err
 	}
-	hub := b.cluster.Hubs[0]
-	before, err := cluster.ProcessorTime(hub.PID())
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, idleFor); err != nil {
-		return err
-	}
-	begun, err := cluster.ProcessorTime(hub.PID())
-	if err != nil {
-		return err
-	}
-	idle := float64(begun-before) / float64(idleFor)
-	streams, err := hub.Metric(ctx, "application_grid_hub_streams")
-	if err != nil {
-		return err
-	}
-	b.add("streams", "", strconv.Itoa(int(streams)))
-	if err := b.addMemory(ctx, "when all are ready"); err != nil {
+	if err := b.addHubMemory(ctx, "when all are ready"); err != nil {
 		return err
 	}
 	watched, direct := b.sum(func(f *follower) int64 { return f.watched.Load() }), everything.watched.Load()
-	begin := time.Now()
 	group, patching := errgroup.WithContext(ctx)
 	group.SetLimit(loaders)
-	b.changes = min(o.events, b.fleet.services)
 	for i := range paced(patching, o.rate, b.changes) {
 		group.Go(func() error {
 			b.direct.change(sliceName(i))
 			b.through.change(sliceName(i))
-			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%b.fleet.endpoints) +
+			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%endpoints) +
 				`/conditions/ready","value":false}]`)
 			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i), types.JSONPatchType,
 				patch, metav1.PatchOptions{})
@@ -520,57 +479,30 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	if err := errors.Join(group.Wait(), ctx.Err()); err != nil {
 		return err
 	}
-	took := time.Since(begin)
 	arriving, cancel := context.WithTimeout(ctx, arriveWithin)
 	defer cancel()
 	if err := await.NoError(arriving, 100*time.Millisecond, b.checkShares); err != nil {
 		return err
 	}
-	ended, err := cluster.ProcessorTime(hub.PID())
-	if err != nil {
-		return err
-	}
-	// Bookmarks and probes are there without any change.
-	used := ended - begun - time.Duration(idle*float64(time.Since(begin)))
 	perNode := (b.sum(func(f *follower) int64 { return f.watched.Load() }) - watched) / int64(len(b.followers))
 	b.figures.change = figure{float64(everything.watched.Load()-direct) / float64(b.changes),
 		float64(perNode) / float64(b.changes)}
-	b.add("bytes a change, a node", kilobytes(b.figures.change.directly),
-		fmt.Sprintf("%.3f kB", b.figures.change.hub/1e3))
-	b.add("events", strconv.Itoa(len(b.direct.took)), strconv.Itoa(len(b.through.took)))
-	b.add("changes a second, as it was", "", fmt.Sprintf("%.0f", float64(b.changes)/took.Seconds()))
+	b.add("bytes a change, a node", kilobytes(b.figures.change.directly), kilobytes(b.figures.change.hub))
 	for _, q := range []float64{0.5, 0.99} {
-		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), milliseconds(b.direct.took.quantile(q)),
-			milliseconds(b.through.took.quantile(q)))
-	}
-	if events := len(b.through.took); events > 0 {
-		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", used.Microseconds()/int64(b.changes),
-			used.Microseconds()/int64(events)))
-		b.add("CPU of the hub while nothing changes, a second", "", fmt.Sprintf("%.1f ms", 1e3*idle))
+		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), b.direct.took.quantile(q), b.through.took.quantile(q))
 	}
 	return nil
 }
 
-// addMemory adds what memory the hub has.
-func (b *hubBench) addMemory(ctx context.Context, when string) error {
+// addHubMemory adds what memory the hub has.
+func (b *hubBench) addHubMemory(ctx context.Context, when string) error {
 	hub := b.cluster.Hubs[0]
-	resident, err := memory(hub.PID())
-	if err != nil {
+	if err := b.addMemory("memory of the hub "+when, hub.PID(), ""); err != nil {
 		return err
 	}
-	b.add("memory of the hub "+when, "", resident)
-	for _, of := range []struct{ what, metric string }{
-		{"of that, stacks", "go_memstats_stack_inuse_bytes"},
-		{"of that, heap in use", "go_memstats_heap_inuse_bytes"},
-		{"heap that is live", "go_gc_heap_live_bytes"},
-	} {
-		bytes, err := hub.Metric(ctx, of.metric)
-		if err != nil {
-			return err
-		}
-		b.add(of.what, "", megabytes(int64(bytes)))
-	}
-	return nil
+	live, err := hub.Metric(ctx, "go_gc_heap_live_bytes")
+	b.add("heap that is live", "", megabytes(live))
+	return err
 }
 
 // The ways of the real wrappers: without --hub, and with it.
@@ -604,8 +536,7 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 		}
 		*way.memory = resident
 	}
-	b.add("resident memory of a wrapper", megabytes(int64(b.figures.memory.directly)),
-		megabytes(int64(b.figures.memory.hub)))
+	b.add("resident memory of a wrapper", megabytes(b.figures.memory.directly), megabytes(b.figures.memory.hub))
 	return nil
 }
 
@@ -621,7 +552,7 @@ func (b *hubBench) checkShares(context.Context) error {
 		perSite[b.fleet.site(i)]++
 	}
 	for i := range b.changes {
-		on, err := strconv.Atoi(strings.TrimPrefix(*b.fleet.slice(i).Endpoints[i%b.fleet.endpoints].NodeName, "node-"))
+		on, err := strconv.Atoi(strings.TrimPrefix(*b.fleet.slice(i).Endpoints[i%endpoints].NodeName, "node-"))
 		if err != nil {
 			return err
 		}

@@ -1,12 +1,9 @@
 package grid
 
 import (
-	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -237,9 +234,9 @@ func (f *fixture) theirCRDs() {
 // storeUnpruned makes a CRD what v1beta1 made of it. kube-apiserver refuses to, so it is written past it.
 func (f *fixture) storeUnpruned(crd string) {
 	f.Helper()
-	key := base64.StdEncoding.EncodeToString([]byte("/registry/apiextensions.k8s.io/customresourcedefinitions/" + crd))
+	key := []byte("/registry/apiextensions.k8s.io/customresourcedefinitions/" + crd)
 	var stored struct{ Kvs []struct{ Value []byte } }
-	f.etcd("range", map[string]any{"key": key}, &stored)
+	f.Must(shared.AskEtcd(f.ctx, "kv/range", map[string]any{"key": key}, &stored))
 	if len(stored.Kvs) != 1 {
 		f.Fatalf("etcd has %d CRDs %s", len(stored.Kvs), crd)
 	}
@@ -248,7 +245,7 @@ func (f *fixture) storeUnpruned(crd string) {
 	f.Must(unstructured.SetNestedField(object, true, "spec", "preserveUnknownFields"))
 	value, err := json.Marshal(object)
 	f.Must(err)
-	f.etcd("put", map[string]any{"key": key, "value": value}, &struct{}{})
+	f.Must(shared.AskEtcd(f.ctx, "kv/put", map[string]any{"key": key, "value": value}, nil))
 	f.Eventually("the CRD "+crd+" keeps unknown fields", func() error {
 		u, err := f.crds().Get(f.ctx, crd, metav1.GetOptions{})
 		f.Must(err)
@@ -257,23 +254,6 @@ func (f *fixture) storeUnpruned(crd string) {
 		}
 		return nil
 	})
-}
-
-// etcd calls etcd's JSON gateway.
-func (f *fixture) etcd(call string, body any, answer any) {
-	f.Helper()
-	data, err := json.Marshal(body)
-	f.Must(err)
-	request, err := http.NewRequestWithContext(f.ctx, http.MethodPost, shared.EtcdURL()+"/v3/kv/"+call,
-		bytes.NewReader(data))
-	f.Must(err)
-	response, err := http.DefaultClient.Do(request)
-	f.Must(err)
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		f.Fatalf("etcd: %s: %s", call, response.Status)
-	}
-	f.Must(json.NewDecoder(response.Body).Decode(answer))
 }
 
 // createTheirGrids applies the samples as kubectl did, and writes them as their controller did.

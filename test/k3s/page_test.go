@@ -3,7 +3,6 @@ package k3s_test
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/suite"
-	"github.com/application-grid/application-grid/test/workload"
 )
 
 const (
@@ -26,21 +25,15 @@ const (
 	argument = "application-grid.yaml"
 )
 
-// everybody is who may answer a node whose kube-proxy asks the API server.
-var everybody = []string{server, "node0", "node1"}
-
 // TestPage follows docs/k3s.md, with its commands as they are there, on a server and two agents. node0 and node1 are
 // two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a foreign site where
 // it is closed off, fails the step.
 func TestPage(t *testing.T) {
-	o := newOperator(t)
-	_, err := o.client.AppsV1().DaemonSets(metav1.NamespaceDefault).Create(t.Context(), kubeadm.EchoDaemonSet(),
-		metav1.CreateOptions{})
-	o.Must(err)
-	o.service = o.createService("echo", "zone1")
+	o := &operator{shared.Operator(t, "k3s.md")}
+	o.StartEcho()
 	o.Shell("kubectl label node node0 zone1=east\nkubectl label node node1 zone1=west")
-	for _, node := range everybody {
-		o.asks(node, everybody...)
+	for _, node := range operate.Everybody {
+		o.Expect(node, operate.Everybody...)
 	}
 	for _, step := range []struct {
 		name string
@@ -63,26 +56,13 @@ func TestPage(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	for _, node := range everybody {
-		o.pause(node)
+	for _, node := range operate.Everybody {
+		o.Pause(node)
 	}
-}
-
-func (o *operator) createService(name string, keys ...string) *corev1.Service {
-	o.Helper()
-	service, err := workload.In(o.client, metav1.NamespaceDefault).CreateService(o.Context(), name,
-		workload.ServiceOptions{Workload: "echo", TopologyKeys: keys})
-	o.Must(err)
-	return service
 }
 
 func (o *operator) install() {
-	for _, node := range everybody {
-		for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
-			"statefulset-grid-daemon"} {
-			o.Must(shared.Node(node).Import(o.Context(), filepath.Join(images, name+".tar")))
-		}
-	}
+	o.Import()
 	o.WriteFiles(section)
 	printed := o.Shell("kubectl grid check --pre")
 	label, argument := strings.Index(printed, "superedge.io/application-grid=true"), strings.Index(printed, "kube-proxy-arg+")
@@ -96,22 +76,22 @@ func (o *operator) install() {
 // lead takes node0 in, in the page's order.
 func (o *operator) lead() {
 	o.Follow(section, "kubectl label node node0")
-	o.change("node0", everybody...)
+	o.Widen("node0", operate.Everybody...)
 	o.on("node0", section, argument)
-	o.asks("node0", "node0")
+	o.Expect("node0", "node0")
 	o.argsOf("node0", true)
 	o.noFailure("node0")
 }
 
 // wrongOrder leads node1's kube-proxy to a wrapper that is not there. Its rules are frozen, though the node is ready.
 func (o *operator) wrongOrder() {
-	o.pause("node1")
+	o.Pause("node1")
 	o.on("node1", section, argument)
 	o.argsOf("node1", true)
-	late := o.createService("late")
+	late := o.CreateService("late")
 	defer o.Shell("kubectl delete service late")
 	o.Eventually("node0 has rules for a new Service", func() error { return o.answered("node0", late) })
-	if seen := o.answers("node1", late, 3); !slices.Equal(seen, []string{"nobody"}) {
+	if seen := o.Reached("node1", late, 3); !slices.Equal(seen, []string{"nobody"}) {
 		o.Errorf("node1 is answered by %v: its rules are not frozen, and the page says that they are", seen)
 	}
 	o.nodeIs("node1", corev1.ConditionTrue)
@@ -120,13 +100,13 @@ func (o *operator) wrongOrder() {
 	}
 	o.Shell("kubectl label node node1 superedge.io/application-grid=true")
 	o.wrapperOn("node1")
-	o.asks("node1", "node1")
+	o.Expect("node1", "node1")
 	o.Must(o.answered("node1", late))
 	o.noFailure("node1")
 }
 
 func (o *operator) answered(node string, service *corev1.Service) error {
-	if seen := o.answers(node, service, 3); slices.Contains(seen, "nobody") {
+	if seen := o.Reached(node, service, 3); slices.Contains(seen, "nobody") {
 		return fmt.Errorf("%s is answered by %v", node, seen)
 	}
 	return nil
@@ -146,7 +126,7 @@ func (o *operator) noFailure(node string) {
 // failures are the lines of kubectl grid check about failures of a node.
 func (o *operator) failures(node string) (found string) {
 	o.Helper()
-	stdout, _, _ := suite.Run(o, o.plugin("check"))
+	stdout, _, _ := suite.Run(o, o.command("kubectl-grid", "check"))
 	for line := range strings.Lines(stdout) {
 		if strings.HasPrefix(line, "FAILURE") && strings.Contains(line, node) {
 			found += line
@@ -157,7 +137,7 @@ func (o *operator) failures(node string) (found string) {
 
 // labelIsKept: kube-apiserver refuses to take the label from a node whose kube-proxy asks the wrapper.
 func (o *operator) labelIsKept() {
-	stdout, stderr, code := suite.Run(o, o.kubectl("label", "node", "node1", "superedge.io/application-grid-"))
+	stdout, stderr, code := suite.Run(o, o.command("components", "kubectl", "label", "node", "node1", "superedge.io/application-grid-"))
 	if code == 0 || !strings.Contains(stderr, "rm /etc/rancher/k3s/config.yaml.d/application-grid.yaml") {
 		o.Errorf("removing the label ended with %d: %s%s", code, stdout, stderr)
 	}
@@ -166,26 +146,26 @@ func (o *operator) labelIsKept() {
 
 func (o *operator) move() {
 	for _, node := range []string{"node0", "node1"} {
-		o.change(node, "node0", "node1")
+		o.Widen(node, "node0", "node1")
 	}
 	o.Shell("kubectl label node node1 --overwrite zone1=east")
-	o.asks("node0", "node0", "node1")
-	o.asks("node1", "node0", "node1")
+	o.Expect("node0", "node0", "node1")
+	o.Expect("node1", "node0", "node1")
 	o.Shell("kubectl label node node1 --overwrite zone1=west")
-	o.asks("node0", "node0")
-	o.asks("node1", "node1")
+	o.Expect("node0", "node0")
+	o.Expect("node1", "node1")
 }
 
 func (o *operator) newWrapper() {
-	for _, node := range everybody {
+	for _, node := range operate.Everybody {
 		o.run(node, "k3s ctr -n k8s.io images tag registry.example.org/application-grid-wrapper:v1 "+
 			"registry.example.org/application-grid-wrapper:v2")
 	}
 	o.Shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\n" +
 		"kubectl apply -k edge\n" +
 		"kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
-	o.asks("node0", "node0")
-	o.asks("node1", "node1")
+	o.Expect("node0", "node0")
+	o.Expect("node1", "node1")
 }
 
 // byKubeconfig leads node1's kube-proxy to the wrapper by the other of the page's two ways.
@@ -201,40 +181,31 @@ func (o *operator) byKubeconfig() {
 	o.move()
 	o.on("node1", section, argument)
 	o.argsOf("node1", true)
-	o.asks("node1", "node1")
+	o.Expect("node1", "node1")
 }
 
 func (o *operator) powerCut() {
 	node := shared.Node("node1")
-	o.pause("node1")
-	o.pause(server) // nobody knows yet that node1's pods are gone
+	o.Pause("node1")
+	o.Pause(server) // nobody knows yet that node1's pods are gone
 	o.Must(node.PowerCut())
-	o.powerOn(node)
-}
-
-func (o *operator) powerOn(node *kubeadm.Node) {
-	o.Helper()
-	begin := time.Now()
-	o.Must(node.PowerOn())
-	o.asks(node.Name(), node.Name())
-	o.Logf("%s reaches its own site %.1f s after power and link came back", node.Name(), time.Since(begin).Seconds())
-	o.asks(server, everybody...)
+	o.PowerOn(node)
 }
 
 // linkCut: a site goes on without the cloud, also when k3s is restarted there, which then waits for a server.
 func (o *operator) linkCut() {
 	node := shared.Node("node1")
-	o.pause(server)
+	o.Pause(server)
 	o.Must(node.CutLink())
-	o.asks("node1", "node1")
+	o.Expect("node1", "node1")
 	o.run("node1", "systemctl restart k3s-agent")
-	o.asks("node1", "node1")
+	o.Expect("node1", "node1")
 	o.nodeIs("node1", corev1.ConditionUnknown)
-	o.pause("node1") // its pods are called not ready, too, until its kubelet has reported
+	o.Pause("node1") // its pods are called not ready, too, until its kubelet has reported
 	o.Must(node.JoinLink())
 	o.nodeIs("node1", corev1.ConditionTrue)
 	o.Eventually("the endpoint on node1 is ready", func() error {
-		list, err := o.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(o.Context(),
+		list, err := o.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(o.Context(),
 			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"})
 		if err != nil {
 			return err
@@ -248,15 +219,15 @@ func (o *operator) linkCut() {
 		}
 		return errors.New("it is not")
 	})
-	o.asks("node1", "node1")
-	o.asks(server, everybody...)
+	o.Expect("node1", "node1")
+	o.Expect(server, operate.Everybody...)
 }
 
 // powerCutWithoutLink: an agent starts nothing until it reaches a server.
 func (o *operator) powerCutWithoutLink() {
 	node := shared.Node("node1")
-	o.pause("node1")
-	o.pause(server)
+	o.Pause("node1")
+	o.Pause(server)
 	o.Must(node.PowerCut())
 	o.Must(node.PowerOn())
 	o.Must(node.CutLink())
@@ -273,8 +244,8 @@ func (o *operator) powerCutWithoutLink() {
 		}
 	}
 	o.Must(node.JoinLink())
-	o.asks("node1", "node1")
-	o.asks(server, everybody...)
+	o.Expect("node1", "node1")
+	o.Expect(server, operate.Everybody...)
 }
 
 func lastLine(text string) string {
@@ -284,36 +255,36 @@ func lastLine(text string) string {
 
 // serverInSite makes the server a node of node0's site, and cuts the power of both: everything of the site comes back.
 func (o *operator) serverInSite() {
-	o.change("node0", "node0", server)
+	o.Widen("node0", "node0", server)
 	o.Shell("kubectl label node " + server + " zone1=east")
-	o.asks("node0", server, "node0")
-	o.change(server, everybody...)
+	o.Expect("node0", server, "node0")
+	o.Widen(server, operate.Everybody...)
 	o.Shell(strings.ReplaceAll(o.Commands(section, "kubectl label node node0"), "node0", server))
 	o.on(server, section, argument)
-	o.asks(server, server, "node0")
-	o.pause(server)
-	o.pause("node0")
+	o.Expect(server, server, "node0")
+	o.Pause(server)
+	o.Pause("node0")
 	for _, name := range []string{server, "node0"} {
 		o.Must(shared.Node(name).PowerCut())
 	}
-	o.asks("node1", "node1") // a site without a server goes on
+	o.Expect("node1", "node1") // a site without a server goes on
 	begin := time.Now()
 	for _, name := range []string{server, "node0"} {
 		o.Must(shared.Node(name).PowerOn())
 	}
-	o.asks(server, server, "node0")
-	o.asks("node0", server, "node0")
+	o.Expect(server, server, "node0")
+	o.Expect("node0", server, "node0")
 	o.Logf("the site with the server is back %.1f s after its power", time.Since(begin).Seconds())
 	o.wrapperOn("node1")
 }
 
 func (o *operator) remove() {
 	removal := o.Reading("upgrade.md")
-	for _, node := range everybody {
-		o.change(node, everybody...)
+	for _, node := range operate.Everybody {
+		o.Widen(node, operate.Everybody...)
 		o.runAs(node, removal.Commands("## Remove", "rm /etc/rancher/k3s"))
 		o.argsOf(node, false)
-		o.asks(node, everybody...)
+		o.Expect(node, operate.Everybody...)
 	}
 	script := removal.Commands("## Remove", "kubectl delete -k edge")
 	var lines []string
@@ -323,9 +294,9 @@ func (o *operator) remove() {
 		}
 	}
 	o.Shell(strings.Join(lines, ""))
-	late := o.createService("later")
-	for _, node := range everybody {
+	late := o.CreateService("later")
+	for _, node := range operate.Everybody {
 		o.Eventually("the rules of "+node+" change", func() error { return o.answered(node, late) })
-		o.asks(node, everybody...)
+		o.Expect(node, operate.Everybody...)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -46,24 +47,24 @@ const (
 // ordinarySite makes a site of the nodes, all of whose pods are the API's: the wrappers, which ask containerd and each
 // other, kube-proxy, a CoreDNS that asks the wrapper, a Service's pods and a StatefulSetGrid's. Each kubelet asks
 // lite-apiserver, until what it returns is called.
-func (s *sites) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
-	s.Helper()
-	s.Shell("cd manifests/coredns-edge\n" +
+func (o *operator) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
+	o.Helper()
+	o.Shell("cd manifests/coredns-edge\n" +
 		"sed -i 's|ip6.arpa {|&\\n       kubeconfig /etc/coredns/wrapper.kubeconfig|' Corefile\n" +
 		"sed -i 's|\\[Corefile\\]|[Corefile, wrapper.kubeconfig]|' kustomization.yaml\n" +
 		"cat >wrapper.kubeconfig <<'END'\n" + askWrapper + "END")
-	manual := s.Reading("autonomy.md")
+	manual := o.Reading("autonomy.md")
 	site := manual.YAML("### Turning it on", "site-exchange") +
 		strings.TrimPrefix(manual.YAML("## This node's pods", "--cri="), "patches:\n") + sitePatches[1:]
-	s.Must(os.MkdirAll(filepath.Join(s.Directory, "site"), 0o755))
-	s.Must(os.WriteFile(filepath.Join(s.Directory, "site", "kustomization.yaml"),
+	o.Must(os.MkdirAll(filepath.Join(o.Directory, "site"), 0o755))
+	o.Must(os.WriteFile(filepath.Join(o.Directory, "site", "kustomization.yaml"),
 		fmt.Appendf(nil, siteKustomization, site), 0o600))
 	ends := make([]func(), 0, len(nodes))
 	for _, node := range nodes {
-		ends = append(ends, s.useLite(node))
-		s.Shell("kubectl label node " + node.Name() + " --overwrite " + siteLabel + "=site")
+		ends = append(ends, o.useLite(node))
+		o.Shell("kubectl label node " + node.Name() + " --overwrite " + operate.SiteLabel + "=site")
 	}
-	s.Shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
+	o.Shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
 		"do kubectl -n kube-system rollout status daemonset $i --timeout=2m\ndone")
 	return func() {
 		for _, end := range ends {
@@ -75,94 +76,94 @@ func (s *sites) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
 // ordinaryPodsComeBackAlone makes a site as ordinarySite does, which loses its link and all its power. When power is
 // back, all of its pods get ready by themselves; its Services and names answer from each node. When the link is back,
 // nothing restarts, and kube-apiserver learns how the pods are.
-func (s *sites) ordinaryPodsComeBackAlone(nodes ...*kubeadm.Node) {
-	s.Helper()
-	defer s.ordinarySite(nodes...)()
+func (o *operator) ordinaryPodsComeBackAlone(nodes ...*kubeadm.Node) {
+	o.Helper()
+	defer o.ordinarySite(nodes...)()
 	names := make([]string, 0, len(nodes))
 	for _, node := range nodes {
 		names = append(names, node.Name())
 	}
-	dns := s.dnsAddress()
+	dns := o.dnsAddress()
 	for _, node := range nodes {
-		s.expect(node.Name(), names...)
-		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
-		s.namesAnswer(node, dns)
+		o.Expect(node.Name(), names...)
+		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
+		o.namesAnswer(node, dns)
 	}
 	before := map[string]map[string]string{}
 	pods := map[string]map[string]string{}
 	for _, node := range nodes {
-		s.pause(node.Name())
-		s.kept(node, s.service.Name)
-		pods[node.Name()] = s.readyPods(node)
-		before[node.Name()] = map[string]string{"files": s.volumesOf(node)}
+		o.Pause(node.Name())
+		o.kept(node, o.Service.Name)
+		pods[node.Name()] = o.readyPods(node)
+		before[node.Name()] = map[string]string{"files": o.volumesOf(node)}
 	}
-	s.pause(shared.ControlPlane().Name())
+	o.Pause(shared.ControlPlane().Name())
 
-	s.Must(shared.ControlPlane().CutLink())
+	o.Must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
-		s.Must(node.PowerCut())
+		o.Must(node.PowerCut())
 	}
 	for _, node := range nodes {
-		s.Must(node.PowerOn())
+		o.Must(node.PowerOn())
 	}
 	begin := time.Now()
 	for _, node := range nodes {
-		s.Eventually("all pods of "+node.Name()+" are ready without the cloud, as its kubelet says", func() error {
-			return s.kubeletHas(node, pods[node.Name()])
+		o.Eventually("all pods of "+node.Name()+" are ready without the cloud, as its kubelet says", func() error {
+			return o.kubeletHas(node, pods[node.Name()])
 		})
 	}
 	if took := time.Since(begin); took > startsAgain {
-		s.Errorf("all pods were ready %s after power came back", took)
+		o.Errorf("all pods were ready %s after power came back", took)
 	} else {
-		s.Logf("all pods are ready %.1f s after power came back: %v", took.Seconds(), pods)
+		o.Logf("all pods are ready %.1f s after power came back: %v", took.Seconds(), pods)
 	}
-	report, err := workload.SiteRecovers(s.Context(), nodes, workload.URL(s.service), answersAgain, observed)
-	s.Logf("all pods are ready:\n%s", report)
+	report, err := workload.SiteRecovers(o.Context(), nodes, workload.URL(o.Service), answersAgain, observed)
+	o.Logf("all pods are ready:\n%s", report)
 	if err != nil {
-		s.Error(err)
+		o.Error(err)
 	}
 	for _, node := range nodes {
-		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
+		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
 			len(nodes)-1))
-		s.namesAnswer(node, dns)
-		if now := s.volumesOf(node); now != before[node.Name()]["files"] {
-			s.Errorf("the files of the pods of %s are\n%s, and were\n%s", node.Name(), now, before[node.Name()]["files"])
+		o.namesAnswer(node, dns)
+		if now := o.volumesOf(node); now != before[node.Name()]["files"] {
+			o.Errorf("the files of the pods of %s are\n%s, and were\n%s", node.Name(), now, before[node.Name()]["files"])
 		}
-		before[node.Name()]["processes"] = s.processesOfContainers(node)
+		before[node.Name()]["processes"] = o.processesOfContainers(node)
 	}
-	s.cloudReturns(nodes, before, dns)
+	o.cloudReturns(nodes, before, dns)
 }
 
 // cloudReturns joins the link. No connection fails, no process of a node but those that the kubelet starts for a moment
 // ends, and kube-apiserver says in time how the pods are.
-func (s *sites) cloudReturns(nodes []*kubeadm.Node, before map[string]map[string]string, dns string) {
-	s.Helper()
+func (o *operator) cloudReturns(nodes []*kubeadm.Node, before map[string]map[string]string, dns string) {
+	o.Helper()
 	names := slices.Sorted(maps.Keys(before))
 	for _, name := range names {
-		s.resume(name, names)
+		o.Widen(name, names...)
 	}
-	s.Must(shared.ControlPlane().JoinLink())
+	o.Must(shared.ControlPlane().JoinLink())
 	begin := time.Now()
 	for _, node := range nodes {
-		s.Eventually("kube-apiserver knows how the pods of "+node.Name()+" are", func() error {
-			alone, err := s.podsOfKubelet(node)
+		o.Eventually("kube-apiserver knows how the pods of "+node.Name()+" are", func() error {
+			alone, err := o.podsOfKubelet(node)
 			if err != nil {
 				return err
 			}
-			return s.cloudHas(node, alone)
+			return o.cloudHas(node, alone)
 		})
 	}
 	if took := time.Since(begin); took > statusesAreRight {
-		s.Errorf("kube-apiserver knew how the pods are %s after the link was back", took)
+		o.Errorf("kube-apiserver knew how the pods are %s after the link was back", took)
 	} else {
-		s.Logf("kube-apiserver knows how the pods are %.1f s after the link is back", took.Seconds())
+		o.Logf("kube-apiserver knows how the pods are %.1f s after the link is back", took.Seconds())
 	}
 	for _, node := range nodes {
-		s.say(node, "/readyz", "endpointslices: ok")
-		s.namesAnswer(node, dns)
-		s.pause(node.Name())
-		if now := s.processesOfContainers(node); now != before[node.Name()]["processes"] {
-			s.Errorf("with the return of the cloud something has restarted on %s:\n%s\nand before\n%s", node.Name(), now,
+		o.say(node, "/readyz", "endpointslices: ok")
+		o.namesAnswer(node, dns)
+		o.Pause(node.Name())
+		if now := o.processesOfContainers(node); now != before[node.Name()]["processes"] {
+			o.Errorf("with the return of the cloud something has restarted on %s:\n%s\nand before\n%s", node.Name(), now,
 				before[node.Name()]["processes"])
 		}
 	}
@@ -170,14 +171,14 @@ func (s *sites) cloudReturns(nodes []*kubeadm.Node, before map[string]map[string
 
 // namesAnswer waits until the CoreDNS of the site, at this address, answers, from the node, the name of the Service,
 // and that of the StatefulSetGrid's pod with an address where this pod answers.
-func (s *sites) namesAnswer(node *kubeadm.Node, dns string) {
-	s.Helper()
+func (o *operator) namesAnswer(node *kubeadm.Node, dns string) {
+	o.Helper()
 	resolver := resolver(node, dns)
-	s.Eventually("names of the site are answered on "+node.Name(), func() error {
-		ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+	o.Eventually("names of the site are answered on "+node.Name(), func() error {
+		ctx, cancel := context.WithTimeout(o.Context(), 5*time.Second)
 		defer cancel()
 		service, err := resolver.LookupHost(ctx, "echo.default.svc.cluster.local.")
-		if err == nil && !slices.Equal(service, []string{s.service.Spec.ClusterIP}) {
+		if err == nil && !slices.Equal(service, []string{o.Service.Spec.ClusterIP}) {
 			err = fmt.Errorf("the Service is %v", service)
 		}
 		if err != nil {
@@ -200,14 +201,14 @@ func (o *operator) readyPods(node *kubeadm.Node) map[string]string {
 	o.Helper()
 	found := map[string]string{}
 	o.Eventually("all pods of "+node.Name()+" are ready", func() error {
-		list, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
+		list, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
 		if err != nil {
 			return err
 		}
 		clear(found)
 		for _, pod := range list.Items {
-			if !isReady(&pod) {
+			if !kubeadm.Ready(&pod) {
 				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
 			}
 			found[string(pod.UID)] = pod.Name
@@ -248,7 +249,7 @@ func (o *operator) kubeletHas(node *kubeadm.Node, want map[string]string) error 
 	}
 	got := map[string]string{}
 	for uid, pod := range pods {
-		if isReady(pod) {
+		if kubeadm.Ready(pod) {
 			got[uid] = pod.Name
 		}
 	}
@@ -260,7 +261,7 @@ func (o *operator) kubeletHas(node *kubeadm.Node, want map[string]string) error 
 
 // cloudHas is nil if kube-apiserver has these pods of a ready node as they are here.
 func (o *operator) cloudHas(node *kubeadm.Node, alone map[string]*corev1.Pod) error {
-	found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+	found, err := o.Client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -269,14 +270,14 @@ func (o *operator) cloudHas(node *kubeadm.Node, alone map[string]*corev1.Pod) er
 			return fmt.Errorf("the node: %s", condition.Message)
 		}
 	}
-	list, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
+	list, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
 	if err != nil {
 		return err
 	}
 	for _, pod := range list.Items {
 		here := alone[string(pod.UID)]
-		if here == nil || !isReady(&pod) || pod.Status.PodIP != here.Status.PodIP ||
+		if here == nil || !kubeadm.Ready(&pod) || pod.Status.PodIP != here.Status.PodIP ||
 			pod.Status.ContainerStatuses[0].ContainerID != here.Status.ContainerStatuses[0].ContainerID {
 			return fmt.Errorf("%s is said to be %s at %s", pod.Name, pod.Status.Phase, pod.Status.PodIP)
 		}

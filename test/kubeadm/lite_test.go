@@ -115,7 +115,7 @@ var removals = flag.Int("lite.removals", 2, "how often the power is cut while a 
 // TestNodeStartsItsPodsAlone cuts the cloud off, and a node's power. Without lite-apiserver no pod of the API starts on
 // it. With it all of them do, with their ConfigMap, Secret, local volume and tokens, and go on when the cloud is back.
 func TestNodeStartsItsPodsAlone(t *testing.T) {
-	o := newOperator(t)
+	o := &operator{shared.Operator(t, "kubeadm.md")}
 	node := shared.Node("node1")
 	_, err := node.Run(t.Context(), "mkdir", "-p", "/var/lib/disk")
 	o.Must(err)
@@ -224,7 +224,7 @@ func (o *operator) startsAllAlone(node *kubeadm.Node) {
 		if name == "vault" {
 			review.Spec.Audiences = []string{"vault"}
 		}
-		review, err := o.client.AuthenticationV1().TokenReviews().Create(o.Context(), review,
+		review, err := o.Client.AuthenticationV1().TokenReviews().Create(o.Context(), review,
 			metav1.CreateOptions{})
 		o.Must(err)
 		if !review.Status.Authenticated {
@@ -266,10 +266,10 @@ func (o *operator) cutWhileRemoved(node *kubeadm.Node, after time.Duration, roun
 	pods, err := o.podsOfAlone(node)
 	o.Must(err)
 	db, shop := string(pods["db"].UID), string(pods["shop"].UID)
-	watcher, err := o.client.CoreV1().Pods("alone").Watch(o.Context(), metav1.ListOptions{
+	watcher, err := o.Client.CoreV1().Pods("alone").Watch(o.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", pods["db"].Name).String()})
 	o.Must(err)
-	o.Must(o.client.CoreV1().Pods("alone").Delete(o.Context(), pods["db"].Name, metav1.DeleteOptions{
+	o.Must(o.Client.CoreV1().Pods("alone").Delete(o.Context(), pods["db"].Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](1)}))
 	took := <-since(time.Now(), watcher, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
@@ -302,7 +302,7 @@ func (o *operator) cutWhileRemoved(node *kubeadm.Node, after time.Duration, roun
 // that.
 func (o *operator) useLite(node *kubeadm.Node) (end func()) {
 	o.Helper()
-	o.Must(node.Install(filepath.Join(programs, "lite-apiserver"), kubeadm.LiteProgram))
+	o.Must(node.Install(filepath.Join(shared.Programs, "lite-apiserver"), kubeadm.LiteProgram))
 	o.Must(node.WriteFile(kubeadm.LiteConfig, "LITE_APISERVER_ARGS=\"--unsealed --file-cache-path="+liteDir+"\"\n"))
 	o.Eventually("lite-apiserver is ready", func() error { return o.liteReady(node) })
 	o.Must(node.WriteFile(kubeadm.KubeletArguments, "KUBELET_EXTRA_ARGS=--kubeconfig="+liteDir+"/kubelet.conf\n"))
@@ -315,7 +315,7 @@ func (o *operator) useLite(node *kubeadm.Node) (end func()) {
 		_, err = node.Run(o.Context(), "pkill", "lite-apiserver")
 		o.Must(err)
 		o.Eventually("the Node says nothing more of a start alone", func() error {
-			found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+			found, err := o.Client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -373,12 +373,12 @@ func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
 		}
 		answers := o.answers(node)
 		for app, pod := range pods {
-			if !isReady(pod) || answers[pod.Status.PodIP] != pod.Name {
+			if !kubeadm.Ready(pod) || answers[pod.Status.PodIP] != pod.Name {
 				return fmt.Errorf("the pod of %s is %s at %s, and there answer %v", app, pod.Status.Phase, pod.Status.PodIP,
 					answers)
 			}
 		}
-		found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+		found, err := o.Client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -393,7 +393,7 @@ func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
 
 // podsOfAlone are the pods of the namespace on the node, by their workload.
 func (o *operator) podsOfAlone(node *kubeadm.Node) (map[string]*corev1.Pod, error) {
-	list, err := o.client.CoreV1().Pods("alone").List(o.Context(), metav1.ListOptions{
+	list, err := o.Client.CoreV1().Pods("alone").List(o.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 )
 
 // statefulGrid is a pod with a stateful name in every site.
@@ -16,7 +17,7 @@ const statefulGrid = `apiVersion: superedge.io/v1
 kind: StatefulSetGrid
 metadata: {name: db, namespace: default}
 spec:
-  gridUniqKey: ` + siteLabel + `
+  gridUniqKey: ` + operate.SiteLabel + `
   template:
     serviceName: db-svc
     replicas: 1
@@ -29,7 +30,7 @@ apiVersion: superedge.io/v1
 kind: ServiceGrid
 metadata: {name: db, namespace: default}
 spec:
-  gridUniqKey: ` + siteLabel + `
+  gridUniqKey: ` + operate.SiteLabel + `
   template: {selector: {app: db}, ports: [{port: 8080}]}
 `
 
@@ -39,7 +40,7 @@ func (o *operator) expectName(node, site string) {
 	o.Helper()
 	resolver := resolver(shared.Node(node), o.dnsAddress())
 	ask := func() error {
-		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+site+"-0",
+		pod, err := o.Client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+site+"-0",
 			metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -69,7 +70,7 @@ func (o *operator) expectName(node, site string) {
 // dnsAddress is where the cluster's DNS is asked.
 func (o *operator) dnsAddress() string {
 	o.Helper()
-	service, err := o.client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
+	service, err := o.Client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
 	o.Must(err)
 	return net.JoinHostPort(service.Spec.ClusterIP, "53")
 }

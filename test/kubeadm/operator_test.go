@@ -2,39 +2,15 @@ package kubeadm_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/application-grid/application-grid/internal/testkit/await"
-	"github.com/application-grid/application-grid/test/docs/page"
-	"github.com/application-grid/application-grid/test/suite"
 )
 
 // operator is who follows the pages.
-type operator struct {
-	*page.Reader
-	client kubernetes.Interface
-}
-
-// patience is for what kubelets and controllers do on a busy machine.
-var patience = await.Patience{Within: 2 * time.Minute, Between: 100 * time.Millisecond}
-
-func newOperator(t *testing.T) *operator {
-	t.Helper()
-	path := t.TempDir()
-	suite.Must(t, os.WriteFile(filepath.Join(path, "kubectl"),
-		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755))
-	suite.Must(t, os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(path, "kubectl-grid")))
-	return &operator{client: shared.Client(), Reader: page.Open(suite.Test{T: t, Patience: patience}, "kubeadm.md",
-		"KUBECONFIG="+shared.Kubeconfig(), "PATH="+path+":"+os.Getenv("PATH"))}
-}
+type operator struct{ *operate.Operator }
 
 // kubeProxies are the uids of the kube-proxy pods by node, kubeadm's and ours, without those that are ending.
 func (o *operator) kubeProxies() (kubeadms, ours map[string]string) {
@@ -44,7 +20,7 @@ func (o *operator) kubeProxies() (kubeadms, ours map[string]string) {
 
 func (o *operator) uids(selector string) map[string]string {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+	pods, err := o.Client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 		metav1.ListOptions{LabelSelector: selector})
 	o.Must(err)
 	found := map[string]string{}
@@ -60,14 +36,14 @@ func (o *operator) uids(selector string) map[string]string {
 func (o *operator) expectOn(selector string, nodes ...string) {
 	o.Helper()
 	o.Eventually(fmt.Sprintf("%s on %v", selector, nodes), func() error {
-		pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+		pods, err := o.Client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 			metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return err
 		}
 		on := map[string]bool{}
 		for _, pod := range pods.Items {
-			if !isReady(&pod) {
+			if !kubeadm.Ready(&pod) {
 				return fmt.Errorf("pod %s on %q is %s: %+v", pod.Name, pod.Spec.NodeName, pod.Status.Phase,
 					pod.Status.ContainerStatuses)
 			}
@@ -85,22 +61,10 @@ func (o *operator) expectOn(selector string, nodes ...string) {
 	})
 }
 
-func isReady(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil {
-		return false
-	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // podsOn are the names of all pods that the API server has of a node.
 func (o *operator) podsOn(node string) []string {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
+	pods, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	o.Must(err)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 )
 
 const (
@@ -27,15 +28,15 @@ const section = "## Install"
 
 // pages is the cluster that the pages are followed on, step by step.
 type pages struct {
-	*sites
+	*operator
 	// before has the pods of kubeadm's kube-proxy by node, before anything is installed.
 	before map[string]string
 }
 
 var (
 	// open and closed are who may answer whom.
-	open   = map[string][]string{"cloud0": everybody, "node0": everybody, "node1": everybody}
-	closed = map[string][]string{"cloud0": everybody, "node0": {"node0"}, "node1": {"node1"}}
+	open   = map[string][]string{"cloud0": operate.Everybody, "node0": operate.Everybody, "node1": operate.Everybody}
+	closed = map[string][]string{"cloud0": operate.Everybody, "node0": {"node0"}, "node1": {"node1"}}
 	// siteOf is the site of each node of a site.
 	siteOf = map[string]string{"node0": "east", "node1": "west"}
 )
@@ -45,14 +46,13 @@ var (
 // closed Service all the time. A request that is lost, or answered by a foreign site where that is closed off, fails
 // the step; so do two kube-proxies that run on one node at once.
 func TestPages(t *testing.T) {
-	o := newOperator(t)
+	o := &operator{shared.Operator(t, "kubeadm.md")}
 	o.Must(shared.Node("node0").SetPodFamilies(false)) // until judgeFamilies
-	p := &pages{sites: &sites{
-		operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{},
-	}}
-	o.Shell("kubectl label node node0 " + siteLabel + "=east\nkubectl label node node1 " + siteLabel + "=west")
-	for _, node := range everybody {
-		p.expect(node, everybody...)
+	o.StartEcho()
+	p := &pages{operator: o}
+	o.Shell("kubectl label node node0 " + operate.SiteLabel + "=east\nkubectl label node node1 " + operate.SiteLabel + "=west")
+	for _, node := range operate.Everybody {
+		p.Expect(node, operate.Everybody...)
 	}
 	oneKubeProxy(t)
 	p.before, _ = o.kubeProxies()
@@ -84,32 +84,32 @@ func TestPages(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	for _, node := range everybody {
-		p.pause(node)
+	for _, node := range operate.Everybody {
+		p.Pause(node)
 	}
 }
 
 // widenBoth lets these nodes answer node0 and node1: that is about to change.
 func (p *pages) widenBoth(by ...string) {
 	p.Helper()
-	p.widen("node0", by...)
-	p.widen("node1", by...)
+	p.Widen("node0", by...)
+	p.Widen("node1", by...)
 }
 
 // joinSites makes node0 and node1 one site, partSites makes them two again.
 func (p *pages) joinSites() {
 	p.Helper()
 	p.widenBoth("node0", "node1")
-	p.Shell("kubectl label node node1 --overwrite " + siteLabel + "=east")
-	p.expect("node0", "node0", "node1")
-	p.expect("node1", "node0", "node1")
+	p.Shell("kubectl label node node1 --overwrite " + operate.SiteLabel + "=east")
+	p.Expect("node0", "node0", "node1")
+	p.Expect("node1", "node0", "node1")
 }
 
 func (p *pages) partSites() {
 	p.Helper()
-	p.Shell("kubectl label node node1 --overwrite " + siteLabel + "=west")
-	p.expect("node0", "node0")
-	p.expect("node1", "node1")
+	p.Shell("kubectl label node node1 --overwrite " + operate.SiteLabel + "=west")
+	p.Expect("node0", "node0")
+	p.Expect("node1", "node1")
 	p.check(closed)
 }
 
@@ -125,12 +125,7 @@ func (p *pages) unchanged(what string, nodes ...string) {
 }
 
 func (p *pages) install() {
-	for _, node := range everybody {
-		for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
-			"statefulset-grid-daemon"} {
-			p.Must(shared.Node(node).Import(p.Context(), filepath.Join(images, name+".tar")))
-		}
-	}
+	p.Import()
 	p.WriteFiles(section)
 	p.checkBefore()
 	p.Follow(section, "kubectl apply -k edge")
@@ -139,8 +134,8 @@ func (p *pages) install() {
 		p.Eventually("no node is to have "+name, func() error { return p.wanted(name, 0) })
 	}
 	p.Eventually("kubeadm's kube-proxy is to be where it was",
-		func() error { return p.wanted("kube-proxy", len(everybody)) })
-	p.unchanged("installing", everybody...)
+		func() error { return p.wanted("kube-proxy", len(operate.Everybody)) })
+	p.unchanged("installing", operate.Everybody...)
 	p.check(open)
 }
 
@@ -149,13 +144,13 @@ func (p *pages) label() {
 	for _, selector := range []string{wrappers, daemons, ourProxies} {
 		p.expectOn(selector, "node0")
 	}
-	p.expect("node0", "node0")
+	p.Expect("node0", "node0")
 	p.unchanged("labelling node0", "cloud0", "node1")
 	p.Shell("kubectl label node node1 superedge.io/application-grid=true")
 	p.expectOn(ourProxies, "node0", "node1")
-	p.expect("node1", "node1")
+	p.Expect("node1", "node1")
 	p.unchanged("labelling node1", "cloud0")
-	p.fromPods("cloud0", everybody...)
+	p.fromPods("cloud0", operate.Everybody...)
 	p.fromPods("node0", "node0")
 	p.fromPods("node1", "node1")
 	p.check(closed)
@@ -179,12 +174,12 @@ func (p *pages) readiness() {
 	for _, from := range []string{"node0", "node1"} {
 		p.widenBoth("node0", "node1")
 		p.followReadiness(false, from)
-		p.expect("node0", "node1")
-		p.expect("node1", "node1")
+		p.Expect("node0", "node1")
+		p.Expect("node1", "node1")
 		p.widenBoth("node0", "node1")
 		p.followReadiness(true, from)
-		p.expect("node0", "node0", "node1")
-		p.expect("node1", "node0", "node1")
+		p.Expect("node0", "node0", "node1")
+		p.Expect("node1", "node0", "node1")
 	}
 	p.partSites()
 }
@@ -194,7 +189,7 @@ func (p *pages) upgrade() {
 	_, ours := p.kubeProxies()
 	cloud := shared.ControlPlane()
 	const version, older = "v1.37.1", "v1.36.0"
-	tag(p.operator, cloud, "registry.k8s.io/kube-proxy:"+version, "registry.k8s.io/kube-proxy:"+older)
+	p.tag(cloud, "registry.k8s.io/kube-proxy:"+version, "registry.k8s.io/kube-proxy:"+older)
 	configuration, err := cloud.ReadFile("/etc/kubeadm.yaml")
 	p.Must(err)
 	p.Must(cloud.WriteFile("/etc/kubeadm-older.yaml",
@@ -232,8 +227,8 @@ func (p *pages) upgradeWithoutThePolicy() {
 }
 
 func (p *pages) rollOut() {
-	for _, node := range everybody {
-		tag(p.operator, shared.Node(node), "registry.example.org/application-grid-wrapper:v1",
+	for _, node := range operate.Everybody {
+		p.tag(shared.Node(node), "registry.example.org/application-grid-wrapper:v1",
 			"registry.example.org/application-grid-wrapper:v2")
 	}
 	p.Shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
@@ -250,23 +245,23 @@ func (p *pages) rollOut() {
 }
 
 func (p *pages) takeBack() {
-	p.widen("node0", everybody...)
+	p.Widen("node0", operate.Everybody...)
 	p.Shell("kubectl label node node0 superedge.io/application-grid-")
 	p.expectOn(proxies, "cloud0", "node0")
-	p.expect("node0", everybody...)
+	p.Expect("node0", operate.Everybody...)
 	p.Shell("kubectl label node node0 superedge.io/application-grid=true")
 	p.expectOn(ourProxies, "node0", "node1")
-	p.expect("node0", "node0")
+	p.Expect("node0", "node0")
 	p.check(closed)
 }
 
 func (p *pages) underSystemd() {
 	node, manual := shared.Node("node1"), p.Reading("systemd.md")
-	p.widen("node1", everybody...)
+	p.Widen("node1", operate.Everybody...)
 	p.Shell("kubectl label node node1 superedge.io/application-grid-")
 	p.expectOn(proxies, "cloud0", "node1")
 	p.expectOn(wrappers, "node0") // its port is free
-	p.expect("node1", everybody...)
+	p.Expect("node1", operate.Everybody...)
 	manual.Follow(section, "kubectl grid kubeconfig")
 	p.installUnit(node)
 	p.startUnit(node)
@@ -274,7 +269,7 @@ func (p *pages) underSystemd() {
 		"node1"))
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0")
-	p.expect("node1", "node1")
+	p.Expect("node1", "node1")
 	// The token is renewed, and the unit restarted.
 	manual.Follow(section, "kubectl grid kubeconfig")
 	p.stopUnit(node)
@@ -290,34 +285,22 @@ func (p *pages) underSystemd() {
 
 func (p *pages) powerCutWithLink() {
 	node := shared.Node("node1")
-	p.pause("node1")
-	p.pause("cloud0") // nobody knows yet that node1's pods are gone
+	p.Pause("node1")
+	p.Pause("cloud0") // nobody knows yet that node1's pods are gone
 	p.Must(node.PowerCut())
-	p.powerOn(node)
-}
-
-// powerOn gives node1 power and link. It reaches its own site, and the cloud reaches everybody.
-func (p *pages) powerOn(node *kubeadm.Node) {
-	p.Helper()
-	begin := time.Now()
-	p.Must(node.PowerOn())
-	p.expect("node1", "node1")
-	p.Logf("node1 reaches its own site %.1f s after power and link came back", time.Since(begin).Seconds())
-	p.expect("cloud0", everybody...)
+	p.PowerOn(node)
 	p.check(closed)
 }
 
 func (p *pages) powerCutWithoutLink() {
 	node := shared.Node("node1")
-	p.pause("node1")
-	p.pause("cloud0")
+	p.Pause("node1")
+	p.Pause("cloud0")
 	p.Must(node.PowerCut())
 	p.Must(node.PowerOn())
 	p.Must(node.CutLink())
 	// As long as the page says: containerd and the kubelet, which has learned of no pod.
-	patience.Until(p.T, "the kubelet runs", func() error {
-		return contains(p.processesOn("node1"), "kubelet")
-	})
+	p.Eventually("the kubelet runs", func() error { return contains(p.processesOn("node1"), "kubelet") })
 	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(time.Second) {
 		running := p.processesOn("node1")
 		if contains(running, "application-grid-wrapper") == nil || contains(running, "kube-proxy") == nil {
@@ -326,20 +309,21 @@ func (p *pages) powerCutWithoutLink() {
 	}
 	p.Logf("20 s after a reboot without a link there run %v", p.processesOn("node1"))
 	p.staticPods(node)
-	p.powerOn(node)
+	p.PowerOn(node)
+	p.check(closed)
 }
 
 func (p *pages) siteComesBack() {
 	p.comesBackAlone(shared.Node("node0"), shared.Node("node1"))
 	for node, site := range siteOf {
-		p.Shell("kubectl label node " + node + " --overwrite " + siteLabel + "=" + site +
+		p.Shell("kubectl label node " + node + " --overwrite " + operate.SiteLabel + "=" + site +
 			" superedge.io/application-grid=true")
 	}
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0", "node1")
-	p.expect("node0", "node0")
-	p.expect("node1", "node1")
-	p.expect("cloud0", everybody...)
+	p.Expect("node0", "node0")
+	p.Expect("node1", "node1")
+	p.Expect("cloud0", operate.Everybody...)
 	p.check(closed)
 }
 
@@ -357,7 +341,7 @@ func (p *pages) namesInSites() {
 	p.addonPhase("upgrade", "node", "phase", "addon", "coredns")
 	manual.Follow(section, "annotate --overwrite service kube-dns") // as the page says
 	p.expectOn("app=coredns-edge", "node0", "node1")
-	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, siteLabel) {
+	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, operate.SiteLabel) {
 		p.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
 	}
 	for node, site := range siteOf {
@@ -367,27 +351,27 @@ func (p *pages) namesInSites() {
 }
 
 func (p *pages) ordinarySiteComesBack() {
-	p.widenBoth(everybody...)
+	p.widenBoth(operate.Everybody...)
 	p.ordinaryPodsComeBackAlone(shared.Node("node0"), shared.Node("node1"))
 }
 
 func (p *pages) remove() {
-	p.widenBoth(everybody...)
+	p.widenBoth(operate.Everybody...)
 	manual := p.Reading("upgrade.md")
 	manual.Follow("## Remove", "kubectl delete -k edge")
 	manual.Follow("## Remove", "kube-proxy-back.yaml")
-	p.expectOn(proxies, everybody...)
-	for _, node := range everybody {
-		p.expect(node, everybody...)
+	p.expectOn(proxies, operate.Everybody...)
+	for _, node := range operate.Everybody {
+		p.Expect(node, operate.Everybody...)
 	}
-	set, err := p.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(p.Context(), "kube-proxy",
+	set, err := p.Client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(p.Context(), "kube-proxy",
 		metav1.GetOptions{})
 	p.Must(err)
 	if set.Spec.Template.Spec.Affinity != nil {
 		p.Errorf("kubeadm's kube-proxy still has %+v", set.Spec.Template.Spec.Affinity)
 	}
 	p.Eventually("no pod is left", func() error {
-		for _, node := range everybody {
+		for _, node := range operate.Everybody {
 			for _, pod := range p.podsOn(node) {
 				if strings.Contains(pod, "grid") || strings.Contains(pod, "edge") {
 					return fmt.Errorf("pod %s is left on %s", pod, node)
@@ -408,7 +392,7 @@ func (o *operator) addonPhase(args ...string) {
 }
 
 // tag gives an image on a node a further name.
-func tag(o *operator, node *kubeadm.Node, image, name string) {
+func (o *operator) tag(node *kubeadm.Node, image, name string) {
 	o.Helper()
 	_, err := node.Run(o.Context(), "ctr", "-n", "k8s.io", "images", "tag", image, name)
 	o.Must(err)
@@ -417,14 +401,14 @@ func tag(o *operator, node *kubeadm.Node, image, name string) {
 // imageOf is the image that a DaemonSet of kube-system asks for.
 func (o *operator) imageOf(name string) string {
 	o.Helper()
-	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
+	set, err := o.Client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
 	o.Must(err)
 	return set.Spec.Template.Spec.Containers[0].Image
 }
 
 // rolledOut is nil if all pods of kubeadm's kube-proxy are of its present version, and available.
 func (o *operator) rolledOut() error {
-	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), "kube-proxy", metav1.GetOptions{})
+	set, err := o.Client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), "kube-proxy", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -438,7 +422,7 @@ func (o *operator) rolledOut() error {
 
 // pending is nil if the scheduler has found no node for this many pods.
 func (o *operator) pending(selector string, want int) error {
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+	pods, err := o.Client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 		metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return err
@@ -459,7 +443,7 @@ func (o *operator) pending(selector string, want int) error {
 
 // wanted is nil if the DaemonSet controller has seen the DaemonSet as it is now and wants it on this many nodes.
 func (o *operator) wanted(name string, nodes int) error {
-	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
+	set, err := o.Client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
 	if err == nil && (set.Status.ObservedGeneration != set.Generation ||
 		int(set.Status.DesiredNumberScheduled) != nodes) {
 		err = fmt.Errorf("generation %d, %+v", set.Generation, set.Status)

@@ -14,13 +14,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/suite"
 )
 
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (o *operator) plugin(args ...string) (stdout string, code int) {
 	o.Helper()
-	stdout, stderr, code := suite.Run(o, exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"),
+	stdout, stderr, code := suite.Run(o, exec.CommandContext(o.Context(), filepath.Join(shared.Programs, "kubectl-grid"),
 		append(args, "--kubeconfig="+shared.Kubeconfig())...))
 	o.Logf("kubectl grid %s: exit code %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
 	return stdout, code
@@ -40,7 +41,7 @@ func (o *operator) expectPlugin(code int, args ...string) string {
 // and interrupts it.
 func (o *operator) checkDashboard() {
 	o.Helper()
-	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"), "dashboard",
+	command := exec.CommandContext(o.Context(), filepath.Join(shared.Programs, "kubectl-grid"), "dashboard",
 		"--kubeconfig="+shared.Kubeconfig(), "--namespace=default")
 	stdout, err := command.StdoutPipe()
 	o.Must(err)
@@ -52,9 +53,9 @@ func (o *operator) checkDashboard() {
 		o.Fatalf("it prints %q", line)
 	}
 	for path, want := range map[string]string{
-		"api/sites/east?key=" + siteLabel: `"state":"Ready"`,
-		"api/sites/west?key=" + siteLabel: `"state":"Ready"`,
-		"api/services/default/echo":       `"topologyKeys":["` + siteLabel + `"]`,
+		"api/sites/east?key=" + operate.SiteLabel: `"state":"Ready"`,
+		"api/sites/west?key=" + operate.SiteLabel: `"state":"Ready"`,
+		"api/services/default/echo":               `"topologyKeys":["` + operate.SiteLabel + `"]`,
 	} {
 		o.Eventually("the dashboard answers "+path, func() error {
 			request, err := http.NewRequestWithContext(o.Context(), http.MethodGet, base+path, nil)
@@ -89,7 +90,7 @@ func (o *operator) checkBefore() {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
 	}
 	// The nodes of the sites are no edge nodes yet.
-	if preview := o.expectPlugin(3, "preview", "--key="+siteLabel, "--namespace=default"); !strings.Contains(preview,
+	if preview := o.expectPlugin(3, "preview", "--key="+operate.SiteLabel, "--namespace=default"); !strings.Contains(preview,
 		"echo   3       -         -               site-local\n") {
 		o.Errorf("it prints\n%s", preview)
 	}
@@ -120,7 +121,7 @@ func (o *operator) checkAfter() {
 				want, without = 3, without+".*"+site.name
 			}
 		}
-		stdout, code := o.plugin("preview", "--key="+siteLabel, "--namespace="+metav1.NamespaceSystem)
+		stdout, code := o.plugin("preview", "--key="+operate.SiteLabel, "--namespace="+metav1.NamespaceSystem)
 		if code != want || !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +`+without).MatchString(stdout) {
 			return fmt.Errorf("exit code %d: %s", code, stdout)
 		}
@@ -143,7 +144,7 @@ func (o *operator) checkAfter() {
 
 func (o *operator) noProvingPods() {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+	pods, err := o.Client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
 	o.Must(err)
 	if len(pods.Items) != 0 {

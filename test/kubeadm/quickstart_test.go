@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/application-grid/application-grid/test/docs/page"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/suite"
 )
 
@@ -15,9 +16,9 @@ import (
 func TestQuickStart(t *testing.T) {
 	tools, err := shared.WriteTools()
 	suite.Must(t, err)
-	reader := page.Open(suite.Test{T: t, Patience: patience}, "quickstart.md", "KUBECONFIG="+shared.Kubeconfig(),
+	reader := page.Open(suite.Test{T: t, Patience: operate.Patience}, "quickstart.md", "KUBECONFIG="+shared.Kubeconfig(),
 		"PATH="+tools+":"+os.Getenv("PATH"))
-	suite.Must(t, os.Symlink(filepath.Dir(images), filepath.Join(reader.Directory, "dist")))
+	suite.Must(t, os.Symlink(filepath.Dir(shared.Images), filepath.Join(reader.Directory, "dist")))
 	reader.Shell("kubectl delete daemonsets,services echo --ignore-not-found\nkubectl label node node0 node1 zone1-")
 	for _, heading := range []string{
 		"## 2. Label the sites, and look", "## 3. Make the images", "## 4. Install", "## 5. Run something in each site",

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -22,15 +23,15 @@ import (
 // the rules of that node's kube-proxy. It prints when it passed each, since the answer of the probe changed.
 func (o *operator) followReadiness(ready bool, from string) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(o.Context(), patience.Within)
+	ctx, cancel := context.WithTimeout(o.Context(), operate.Patience.Within)
 	defer cancel()
 	pod := o.echoOn("node0")
 	node := shared.Node(from)
-	pods, err := o.client.CoreV1().Pods(pod.Namespace).Watch(ctx,
+	pods, err := o.Client.CoreV1().Pods(pod.Namespace).Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
 	o.Must(err)
 	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"}
-	upstream, err := o.client.DiscoveryV1().EndpointSlices(pod.Namespace).Watch(ctx, ofService)
+	upstream, err := o.Client.DiscoveryV1().EndpointSlices(pod.Namespace).Watch(ctx, ofService)
 	o.Must(err)
 	behind, err := kubernetes.NewForConfig(&rest.Config{Host: "http://localhost:51006", Dial: node.DialContext})
 	o.Must(err)
@@ -48,7 +49,7 @@ func (o *operator) followReadiness(ready bool, from string) {
 	for _, hop := range []hop{
 		{"condition of the pod", since(begin, pods, func(event watch.Event) bool {
 			pod, ok := event.Object.(*corev1.Pod)
-			return ok && isReady(pod) == ready
+			return ok && kubeadm.Ready(pod) == ready
 		})},
 		{"slice at kube-apiserver", since(begin, upstream, has)},
 		{"slice at the wrapper", since(begin, shown, has)},
@@ -67,7 +68,7 @@ func (o *operator) followReadiness(ready bool, from string) {
 // echoOn is the echo pod on a node.
 func (o *operator) echoOn(node string) *corev1.Pod {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).List(o.Context(), metav1.ListOptions{
+	pods, err := o.Client.CoreV1().Pods(metav1.NamespaceDefault).List(o.Context(), metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels("echo")}),
 		FieldSelector: "spec.nodeName=" + node,
 	})

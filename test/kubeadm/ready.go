@@ -37,14 +37,15 @@ func (c *Cluster) PodsReady(ctx context.Context, namespace, selector string) err
 		return fmt.Errorf("there are no pods %s in %s", selector, namespace)
 	}
 	for _, pod := range pods.Items {
-		if !ready(&pod) {
+		if !Ready(&pod) {
 			return fmt.Errorf("pod %s is not ready: %s", pod.Name, reason(&pod))
 		}
 	}
 	return nil
 }
 
-func ready(pod *corev1.Pod) bool {
+// Ready reports whether a pod is ready, and not being deleted.
+func Ready(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil {
 		return false
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -27,33 +28,33 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 // the snapshot that the site's wrapper has left, and switches the node on. They start, and kube-proxy writes the rules
 // of the snapshot. Once more, with --cri, the wrapper learns from containerd that the node runs none of the Service's
 // pods, and kube-proxy refuses connections. Then they are taken away again; the node is off in the end.
-func (s *sites) staticPods(node *kubeadm.Node) {
-	s.Helper()
-	wrapper, proxy := s.staticWrapper(node), s.staticProxy(node)
-	s.Must(node.PowerCut())
-	s.start(node, wrapper, proxy)
-	s.Must(node.PowerOn())
-	s.Must(node.CutLink())
+func (o *operator) staticPods(node *kubeadm.Node) {
+	o.Helper()
+	wrapper, proxy := o.staticWrapper(node), o.staticProxy(node)
+	o.Must(node.PowerCut())
+	o.start(node, wrapper, proxy)
+	o.Must(node.PowerOn())
+	o.Must(node.CutLink())
 	hasRules := func(table string) func() error {
 		return func() error {
-			rules, err := node.Run(s.Context(), "iptables-save", "-t", table)
-			if err == nil && !strings.Contains(rules, "-d "+s.service.Spec.ClusterIP+"/32") {
-				err = fmt.Errorf("the table %s has none; there run %v", table, s.processesOn(node.Name()))
+			rules, err := node.Run(o.Context(), "iptables-save", "-t", table)
+			if err == nil && !strings.Contains(rules, "-d "+o.Service.Spec.ClusterIP+"/32") {
+				err = fmt.Errorf("the table %s has none; there run %v", table, o.processesOn(node.Name()))
 			}
 			return err
 		}
 	}
-	s.Eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
-	s.Must(node.PowerCut()) // without a link a kubelet ends no static pod
+	o.Eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
+	o.Must(node.PowerCut()) // without a link a kubelet ends no static pod
 	askContainerd(wrapper)
-	s.start(node, wrapper)
-	s.Must(node.PowerOn())
-	s.Must(node.CutLink())
-	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
+	o.start(node, wrapper)
+	o.Must(node.PowerOn())
+	o.Must(node.CutLink())
+	o.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
 	// Without the API server a kubelet starts no pod but static ones.
-	s.Eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
-	s.end(node, wrapper, proxy)
-	s.Must(node.PowerCut())
+	o.Eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
+	o.end(node, wrapper, proxy)
+	o.Must(node.PowerCut())
 }
 
 const (
@@ -67,96 +68,96 @@ const (
 // a Service's pods with addresses of the CNI. The site loses its link and all its power. When power is back, each node
 // reaches the pods of all nodes at their new addresses, and goes on to while the link comes back. In the end the nodes
 // are as before.
-func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
-	s.Helper()
-	manual := s.Reading("autonomy.md")
+func (o *operator) comesBackAlone(nodes ...*kubeadm.Node) {
+	o.Helper()
+	manual := o.Reading("autonomy.md")
 	manual.Shell(strings.TrimSuffix(manual.Commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
-	keys, err := os.ReadFile(filepath.Join(s.Directory, "keys"))
-	s.Must(err)
+	keys, err := os.ReadFile(filepath.Join(o.Directory, "keys"))
+	o.Must(err)
 	names, running := make([]string, len(nodes)), make([][]*corev1.Pod, len(nodes))
 	for i, node := range nodes {
-		names[i], running[i] = node.Name(), s.startStatic(node, string(keys))
+		names[i], running[i] = node.Name(), o.startStatic(node, string(keys))
 	}
-	service, err := workload.In(s.client, metav1.NamespaceDefault).CreateService(s.Context(), "site",
-		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
-	s.Must(err)
-	site := &sites{operator: s.operator, streaming: s.streaming, service: service, streams: map[string]*stream{}}
+	service, err := workload.In(o.Client, metav1.NamespaceDefault).CreateService(o.Context(), "site",
+		workload.ServiceOptions{TopologyKeys: []string{operate.SiteLabel}})
+	o.Must(err)
+	site := o.Asking(service)
 	for _, node := range nodes {
-		site.expect(node.Name(), names...)
-		s.expect(node.Name(), names...)
-		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
+		site.Expect(node.Name(), names...)
+		o.Expect(node.Name(), names...)
+		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
 	}
-	before := s.addresses(nodes)
+	before := o.addresses(nodes)
 	for _, node := range nodes {
-		s.kept(node, service.Name)
-		s.pause(node.Name())
-		site.pause(node.Name())
+		o.kept(node, service.Name)
+		o.Pause(node.Name())
+		site.Pause(node.Name())
 	}
-	s.pause(shared.ControlPlane().Name())
-	s.kubeletSays(nodes[0], service)
+	o.Pause(shared.ControlPlane().Name())
+	o.kubeletSays(nodes[0], service)
 
-	s.recoverAlone(service, nodes)
+	o.recoverAlone(service, nodes)
 
 	for _, name := range names {
-		site.resume(name, names)
+		site.Widen(name, names...)
 	}
-	s.Must(shared.ControlPlane().JoinLink())
+	o.Must(shared.ControlPlane().JoinLink())
 	for _, node := range nodes {
-		s.say(node, "/readyz", "cri: ok")
-		s.say(node, "/readyz", "endpointslices: ok")
-		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0\n")
+		o.say(node, "/readyz", "cri: ok")
+		o.say(node, "/readyz", "endpointslices: ok")
+		o.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0\n")
 	}
-	after := s.addresses(nodes)
-	s.Logf("the pods had the addresses %v before the power cut, and %v after it", before, after)
+	after := o.addresses(nodes)
+	o.Logf("the pods had the addresses %v before the power cut, and %v after it", before, after)
 	for _, name := range names {
 		if before[name] == after[name] {
-			s.Errorf("the pod on %s has the address %s again, so this proves nothing", name, after[name])
+			o.Errorf("the pod on %s has the address %s again, so this proves nothing", name, after[name])
 		}
-		site.pause(name)
+		site.Pause(name)
 	}
 
-	s.Must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
+	o.Must(o.Client.CoreV1().Services(metav1.NamespaceDefault).Delete(o.Context(), "site", metav1.DeleteOptions{}))
 	for i, node := range nodes {
-		s.endStatic(node, running[i])
+		o.endStatic(node, running[i])
 	}
 }
 
 // startStatic makes a node one of the site "alone", of which everything is a static pod: the wrapper, with the keys of
 // the exchange, kube-proxy, and a pod of the site's Service. It returns the pods.
-func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
-	s.Helper()
-	s.Must(node.WriteFile(siteKeys, keys))
-	s.Must(node.Install(filepath.Join(s.Directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
-	s.widen(node.Name(), everybody...)
-	wrapper := s.staticWrapper(node)
+func (o *operator) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
+	o.Helper()
+	o.Must(node.WriteFile(siteKeys, keys))
+	o.Must(node.Install(filepath.Join(o.Directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+	o.Widen(node.Name(), operate.Everybody...)
+	wrapper := o.staticWrapper(node)
 	askContainerd(wrapper)
 	mount(wrapper, "pods-api", "/var/lib/kubelet/pods-api") // as docs/autonomy.md says for the kubelet
 	wrapper.Spec.Containers[0].Args = append(wrapper.Spec.Containers[0].Args, "--state-write-delay=1s",
 		"--site-exchange=on", "--site-exchange-key-file="+siteKeys)
 	mount(wrapper, "keys", siteKeys)
-	echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
+	echo := o.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
 	echo.Name, echo.Labels = "site", workload.Labels("site")
-	s.Shell("kubectl label node " + node.Name() + " --overwrite " + siteLabel +
+	o.Shell("kubectl label node " + node.Name() + " --overwrite " + operate.SiteLabel +
 		"=alone superedge.io/application-grid=static")
-	s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
-		for _, pod := range s.podsOn(node.Name()) {
+	o.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
+		for _, pod := range o.podsOn(node.Name()) {
 			if strings.HasPrefix(pod, "kube-proxy-") || strings.HasPrefix(pod, "application-grid-wrapper-") {
 				return fmt.Errorf("there is %s", pod)
 			}
 		}
 		return nil
 	})
-	pods := []*corev1.Pod{wrapper, s.staticProxy(node), echo}
-	s.start(node, pods...)
+	pods := []*corev1.Pod{wrapper, o.staticProxy(node), echo}
+	o.start(node, pods...)
 	return pods
 }
 
 // endStatic ends the static pods of a node.
-func (s *sites) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
-	s.Helper()
-	s.end(node, pods...)
-	s.Eventually("no static pod runs on "+node.Name(), func() error {
-		names := s.processesOn(node.Name())
+func (o *operator) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
+	o.Helper()
+	o.end(node, pods...)
+	o.Eventually("no static pod runs on "+node.Name(), func() error {
+		names := o.processesOn(node.Name())
 		if slices.Contains(names, "kube-proxy") || slices.Contains(names, "application-grid-wrapper") {
 			return fmt.Errorf("there run %v", names)
 		}
@@ -166,77 +167,77 @@ func (s *sites) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
 
 // recoverAlone takes the link and all power from the nodes, and gives power back. They reach each other's pods as soon
 // as is promised, and their wrappers exchange facts.
-func (s *sites) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) {
-	s.Helper()
-	s.Must(shared.ControlPlane().CutLink())
+func (o *operator) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) {
+	o.Helper()
+	o.Must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
-		s.Must(node.PowerCut())
+		o.Must(node.PowerCut())
 	}
 	for _, node := range nodes {
-		s.Must(node.PowerOn())
+		o.Must(node.PowerOn())
 	}
 	begin := time.Now()
 	for _, node := range nodes {
-		s.Eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
-			if err := wrapperReady(s.Context(), node); err != nil {
+		o.Eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
+			if err := wrapperReady(o.Context(), node); err != nil {
 				return err
 			}
-			if _, err := node.Run(s.Context(), "curl", "-sS", "--max-time", "1",
+			if _, err := node.Run(o.Context(), "curl", "-sS", "--max-time", "1",
 				"http://localhost:10256/livez"); err != nil {
 				return err
 			}
-			return contains(s.processesOn(node.Name()), "echo")
+			return contains(o.processesOn(node.Name()), "echo")
 		})
 	}
-	s.Logf("all processes are up %.1f s after power came back", time.Since(begin).Seconds())
-	report, err := workload.SiteRecovers(s.Context(), nodes, workload.URL(service), answersAgain, observed)
-	s.Logf("all processes are up:\n%s", report)
+	o.Logf("all processes are up %.1f s after power came back", time.Since(begin).Seconds())
+	report, err := workload.SiteRecovers(o.Context(), nodes, workload.URL(service), answersAgain, observed)
+	o.Logf("all processes are up:\n%s", report)
 	if err != nil {
-		s.Error(err)
+		o.Error(err)
 	}
 	for _, node := range nodes {
-		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
+		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
 			len(nodes)-1))
 	}
 }
 
 // kubeletSays cuts the link of a node, and changes what the readiness probe of its pod finds. The kubelet goes on
 // probing, and what it says in its PodsAPI counts at the node's wrapper.
-func (s *sites) kubeletSays(node *kubeadm.Node, service *corev1.Service) {
-	s.Helper()
-	pod, err := s.client.CoreV1().Pods(service.Namespace).Get(s.Context(), "site-"+node.Name(), metav1.GetOptions{})
-	s.Must(err)
+func (o *operator) kubeletSays(node *kubeadm.Node, service *corev1.Service) {
+	o.Helper()
+	pod, err := o.Client.CoreV1().Pods(service.Namespace).Get(o.Context(), "site-"+node.Name(), metav1.GetOptions{})
+	o.Must(err)
 	wrapper, err := kubernetes.NewForConfig(&rest.Config{Host: "http://localhost:51006", Dial: node.DialContext})
-	s.Must(err)
-	s.Must(node.CutLink())
-	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
+	o.Must(err)
+	o.Must(node.CutLink())
+	o.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
 	for _, ready := range []bool{false, true} {
 		begin := time.Now()
-		s.Must(setProbe(s.Context(), pod, ready))
-		s.Eventually(fmt.Sprintf("without a link the pod on %s is shown with ready=%v", node.Name(), ready), func() error {
-			slices, err := wrapper.DiscoveryV1().EndpointSlices(service.Namespace).List(s.Context(),
+		o.Must(setProbe(o.Context(), pod, ready))
+		o.Eventually(fmt.Sprintf("without a link the pod on %s is shown with ready=%v", node.Name(), ready), func() error {
+			slices, err := wrapper.DiscoveryV1().EndpointSlices(service.Namespace).List(o.Context(),
 				metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service.Name})
 			if err == nil && (len(slices.Items) != 1 || shownReady(&slices.Items[0], pod.Status.PodIP) != ready) {
 				err = fmt.Errorf("there are %v", slices.Items)
 			}
 			return err
 		})
-		s.Logf("without a link the kubelet's probe was followed %.1f s after it changed", time.Since(begin).Seconds())
+		o.Logf("without a link the kubelet's probe was followed %.1f s after it changed", time.Since(begin).Seconds())
 	}
-	s.Must(node.JoinLink())
-	s.say(node, "/readyz", "cri: ok")
-	s.say(node, "/readyz", "endpointslices: ok")
+	o.Must(node.JoinLink())
+	o.say(node, "/readyz", "cri: ok")
+	o.say(node, "/readyz", "endpointslices: ok")
 }
 
 // addresses are those of the pods of the Service "site", by the nodes' names, when all of them are ready.
-func (s *sites) addresses(nodes []*kubeadm.Node) map[string]string {
-	s.Helper()
+func (o *operator) addresses(nodes []*kubeadm.Node) map[string]string {
+	o.Helper()
 	found := map[string]string{}
 	for _, node := range nodes {
-		s.Eventually("the kubelet of "+node.Name()+" says that its pod is ready", func() error {
-			pod, err := s.client.CoreV1().Pods(metav1.NamespaceDefault).Get(s.Context(), "site-"+node.Name(),
+		o.Eventually("the kubelet of "+node.Name()+" says that its pod is ready", func() error {
+			pod, err := o.Client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "site-"+node.Name(),
 				metav1.GetOptions{})
-			if err == nil && !isReady(pod) {
+			if err == nil && !kubeadm.Ready(pod) {
 				err = fmt.Errorf("it is %s", pod.Status.Phase)
 			}
 			if err == nil {
@@ -250,11 +251,11 @@ func (s *sites) addresses(nodes []*kubeadm.Node) map[string]string {
 
 // kept waits until the node's wrapper has written a snapshot that it has begun later than this. A change of this
 // Service has it write.
-func (s *sites) kept(node *kubeadm.Node, service string) {
-	s.Helper()
+func (o *operator) kept(node *kubeadm.Node, service string) {
+	o.Helper()
 	const metric = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
 	written := func() (count int, err error) {
-		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/metrics")
+		reply, err := node.Get(o.Context(), "http://127.0.0.1:51006/metrics")
 		if err != nil {
 			return 0, err
 		}
@@ -264,9 +265,9 @@ func (s *sites) kept(node *kubeadm.Node, service string) {
 	}
 	for range 2 { // one may have been begun before
 		before, err := written()
-		s.Must(err)
-		s.Shell("kubectl annotate --overwrite service " + service + " written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
-		s.Eventually("another snapshot is written on "+node.Name(), func() error {
+		o.Must(err)
+		o.Shell("kubectl annotate --overwrite service " + service + " written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
+		o.Eventually("another snapshot is written on "+node.Name(), func() error {
 			now, err := written()
 			if err == nil && now == before {
 				err = fmt.Errorf("there are %d", now)
@@ -317,7 +318,7 @@ func (o *operator) staticProxy(node *kubeadm.Node) *corev1.Pod {
 	for _, file := range []struct{ configMap, key, name string }{
 		{"kube-proxy", "config.conf", configuration}, {"kube-proxy-edge", "kubeconfig.conf", kubeconfig},
 	} {
-		source, err := o.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(o.Context(), file.configMap,
+		source, err := o.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(o.Context(), file.configMap,
 			metav1.GetOptions{})
 		o.Must(err)
 		o.Must(node.WriteFile(file.name, source.Data[file.key]))
@@ -348,7 +349,7 @@ func askContainerd(wrapper *corev1.Pod) {
 // podOfDaemonSet is what a DaemonSet runs on the node, as a static pod.
 func (o *operator) podOfDaemonSet(namespace, name string, node *kubeadm.Node) *corev1.Pod {
 	o.Helper()
-	set, err := o.client.AppsV1().DaemonSets(namespace).Get(o.Context(), name, metav1.GetOptions{})
+	set, err := o.Client.AppsV1().DaemonSets(namespace).Get(o.Context(), name, metav1.GetOptions{})
 	o.Must(err)
 	spec := set.Spec.Template.Spec
 	spec.ServiceAccountName, spec.DeprecatedServiceAccount, spec.AutomountServiceAccountToken = "", "", ptr.To(false)

@@ -21,7 +21,7 @@ const (
 // directory.
 func (o *operator) installUnit(node *kubeadm.Node) {
 	o.Helper()
-	o.Must(node.Install(filepath.Join(programs, "application-grid-wrapper"),
+	o.Must(node.Install(filepath.Join(shared.Programs, "application-grid-wrapper"),
 		"/opt/application-grid/application-grid-wrapper"))
 	o.Must(node.Install(filepath.Join(o.Directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	"github.com/application-grid/application-grid/test/verdict"
 	"github.com/application-grid/application-grid/test/workload"
 )
@@ -33,9 +34,9 @@ var both = map[string]string{"east": own, "west": own}
 
 // judge has all commands of kubectl grid speak.
 func (p *pages) judge() *verdict.Judge {
-	return &verdict.Judge{Test: &p.Test, Key: siteLabel,
+	return &verdict.Judge{Test: &p.Test, Key: operate.SiteLabel,
 		Plugin: func(args ...string) *exec.Cmd {
-			return exec.CommandContext(p.streaming, filepath.Join(programs, "kubectl-grid"),
+			return exec.CommandContext(p.Context(), filepath.Join(shared.Programs, "kubectl-grid"),
 				append(args, "--kubeconfig="+shared.Kubeconfig())...)
 		},
 		Node: func(name string) workload.Source { return shared.Node(name) }}
@@ -47,10 +48,10 @@ func (p *pages) serviceGrid(name, spec string) *corev1.Service {
 	p.Shell(fmt.Sprintf(`kubectl apply -f - <<'END'
 {apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: %s, namespace: default},
 spec: {gridUniqKey: %s, template: {selector: {app: echo}, ports: [{port: %d}]%s}}}
-END`, name, siteLabel, workload.Port, spec))
+END`, name, operate.SiteLabel, workload.Port, spec))
 	var service *corev1.Service
 	p.Eventually("the Service of ServiceGrid "+name+" is there", func() (err error) {
-		service, err = p.client.CoreV1().Services(metav1.NamespaceDefault).Get(p.Context(), name+"-svc",
+		service, err = p.Client.CoreV1().Services(metav1.NamespaceDefault).Get(p.Context(), name+"-svc",
 			metav1.GetOptions{})
 		return err
 	})
@@ -70,20 +71,20 @@ func (p *pages) judgeServices() {
 		Reach: map[string]string{cloud0v4: all, node0v4: "node0", node1v4: "node1"}, Cells: both,
 		Rows: map[string]string{node0v4: kept, node1v4: kept}}
 	// Every node has the key of another Service.
-	_, err := workload.In(p.client, metav1.NamespaceDefault).CreateService(p.Context(), "own",
+	_, err := workload.In(p.Client, metav1.NamespaceDefault).CreateService(p.Context(), "own",
 		workload.ServiceOptions{TopologyKeys: []string{corev1.LabelHostname}, Workload: "echo"})
 	p.Must(err)
-	p.pause("node1")
-	p.Shell("kubectl label node node1 " + siteLabel + "-")
+	p.Pause("node1")
+	p.Shell("kubectl label node node1 " + operate.SiteLabel + "-")
 	lost := well
 	lost.Name, lost.Code, lost.Proof, lost.Says = "a node without the label of its site", 3, 3, "Node node1: "
 	lost.Reach = map[string]string{cloud0v4: all, node0v4: "node0", node1v4: ""}
 	lost.Cells, lost.Rows = map[string]string{"east": own}, map[string]string{node0v4: kept}
 	j.Expect(lost)
-	p.Shell("kubectl label node node1 " + siteLabel + "=west") // as the action says
+	p.Shell("kubectl label node node1 " + operate.SiteLabel + "=west") // as the action says
 	j.Expect(well)
 	p.Shell("kubectl delete service own\nkubectl delete servicegrids sticky plain")
-	p.expect("node1", "node1")
+	p.Expect("node1", "node1")
 	p.check(closed)
 }
 
@@ -100,8 +101,8 @@ func (p *pages) judgeFamilies() {
 		Rows: map[string]string{node0v4: kept, node0v6: refused, node1v4: kept, node1v6: kept}}
 	j.Expect(lacking)
 
-	p.pause("node0")
-	p.pause("cloud0")
+	p.Pause("node0")
+	p.Pause("cloud0")
 	p.Must(shared.Node("node0").SetPodFamilies(true))
 	p.Shell("kubectl delete pods -l app=echo --field-selector=spec.nodeName=node0")
 	well := lacking
@@ -110,8 +111,8 @@ func (p *pages) judgeFamilies() {
 	well.Reach[cloud0v6], well.Reach[node0v6], well.Rows[node0v6] = all, "node0", kept
 	j.Expect(well)
 	p.Shell("kubectl delete servicegrid dual")
-	p.expect("node0", "node0")
-	p.expect("cloud0", everybody...)
+	p.Expect("node0", "node0")
+	p.Expect("cloud0", operate.Everybody...)
 	p.check(closed)
 }
 
@@ -121,7 +122,7 @@ func (p *pages) judgeHub() {
 	const within = " --timeout=2m"
 	const rollout = "\nkubectl apply -k edge\n" +
 		"kubectl -n kube-system rollout status daemonset application-grid-wrapper" + within
-	p.Must(shared.ControlPlane().Import(p.Context(), filepath.Join(images, "application-grid-hub.tar")))
+	p.Must(shared.ControlPlane().Import(p.Context(), filepath.Join(shared.Images, "application-grid-hub.tar")))
 	manual := p.Reading("hub.md")
 	const install = "## Install it"
 	p.Shell(strings.TrimSpace(manual.Commands(install, "kubectl apply -k hub")) + within) // kubectl wait is its last

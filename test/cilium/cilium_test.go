@@ -300,7 +300,7 @@ func (f *fixture) restarts() {
 // moves leads the agent to kube-apiserver when its wrapper stops, and back.
 func (f *fixture) moves() {
 	suite.Must(f.T, f.cilium.Wrapper.Stop())
-	relay, err := f.cilium.StandIn(f.ctx)
+	relay, err := f.cilium.StandIn(f.ctx, "")
 	suite.Must(f.T, err)
 	defer relay.Close()
 	f.maps("moved to kube-apiserver: all sites", f.service, 4, time.Now())

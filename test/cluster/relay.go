@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -47,12 +48,12 @@ func relayFrom(ctx context.Context, listener net.Listener, dial func(ctx context
 	return r
 }
 
-// StandIn has kube-apiserver answer at the address of the node's wrapper, which must not run, until Close: so does a
-// load balancer in front of both. It is for wrappers that serve TLS, whose certificate is kube-apiserver's.
-func (n *Node) StandIn(ctx context.Context) (*Relay, error) {
-	listener, err := n.Listen(ctx, n.wrapperAddress)
+// StandIn has kube-apiserver answer at an address of the node, or that of its wrapper, which must not run, until Close:
+// so does a load balancer in front of both. It is for wrappers that serve TLS, whose certificate is kube-apiserver's.
+func (n *Node) StandIn(ctx context.Context, address string) (*Relay, error) {
+	listener, err := n.Listen(ctx, cmp.Or(address, n.wrapperAddress))
 	if err != nil {
-		return nil, fmt.Errorf("standing in for the wrapper of %s: %w", n.Name(), err)
+		return nil, fmt.Errorf("standing in at %s: %w", n.Name(), err)
 	}
 	return relayFrom(ctx, listener, func(ctx context.Context) (net.Conn, error) {
 		return n.dial()(ctx, "tcp", strings.TrimPrefix(n.APIServerURL(), "https://"))

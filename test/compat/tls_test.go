@@ -93,7 +93,7 @@ func (f *fixture) standIn(coreDNS *subject) {
 		if err := n.node.Wrapper.Stop(); err != nil {
 			return err
 		}
-		relay, err := n.node.StandIn(f.ctx)
+		relay, err := n.node.StandIn(f.ctx, "")
 		if err == nil {
 			relays <- relay
 		}

@@ -17,93 +17,72 @@ import (
 // stopLimit is how long a wrapper may take to end after SIGTERM while it serves nothing but watches.
 const stopLimit = 3 * time.Second
 
-// While the wrapper is away kube-proxy must keep the rules it has, and catch up afterwards with what happened
-// in between.
-func TestWrapperKilledUnderTraffic(t *testing.T) {
-	f := newFixture(t)
-	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, siteLocal)
-	stream := f.startTraffic(service, siteLocal)
-	f.atLeast(stream, 50)
-
-	f.eachNode(func(node *cluster.Node) error {
-		node.Wrapper.Kill()
-		return nil
-	})
-	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel, corev1.LabelHostname))
-	f.atLeast(stream, 200)
-
-	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
-	f.ExpectReach("followed what happened meanwhile", service, siteLocal.with(reach{"a1": "a2", "a2": "a2"}))
-	f.setReady("echo", "a1", corev1.ConditionTrue)
-	f.ExpectReach("followed a change afterwards", service, siteLocal)
-	f.expectFlawless(stream)
-}
-
-// It may take kube-proxy 30 s to come back here: its reflectors go on backing off from where the test before
-// left them, and begin again only after two quiet minutes.
-func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
-	f := newFixture(t)
-	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, siteLocal)
-	stream := f.startTraffic(service, siteLocal)
-	f.atLeast(stream, 50)
-	f.eachNode(func(node *cluster.Node) error {
-		begin := time.Now()
-		if err := node.Wrapper.Stop(); err != nil {
-			return err
-		}
-		// All that time kube-proxy is refused and backs off further and further.
-		if took := time.Since(begin); took > stopLimit {
-			f.Errorf("the wrapper of %s took %s to end after SIGTERM, more than %s", node.Spec.Name, took, stopLimit)
-		}
-		if code := node.Wrapper.ExitCode(); code != 0 {
-			f.Errorf("the wrapper of %s ended with exit code %d after SIGTERM", node.Spec.Name, code)
-		}
-		return node.Wrapper.Start(f.ctx)
-	})
-	f.atLeast(stream, 50)
-	f.setReady("echo", "b2", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"b1": "b1", "b2": "b1"}))
-	f.expectFlawless(stream)
-}
-
-// A new kube-apiserver process with a new serving certificate; what happened just before and after reaches
-// the nodes, and nothing breaks in between.
-func TestAPIServerRestarted(t *testing.T) {
-	f := newFixture(t)
-	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, siteLocal)
-	stream := f.startTraffic(service, siteLocal)
-
-	shared.APIServer.Kill()
-	f.Must(shared.RotateServingCertificate())
-	f.atLeast(stream, 200)
-	f.Must(shared.APIServer.Start(f.ctx))
-	f.setReady("echo", "b1", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"b1": "b2", "b2": "b2"}))
-	f.setReady("echo", "b1", corev1.ConditionTrue)
-	f.ExpectReach("and another one", service, siteLocal)
-	f.expectFlawless(stream)
-
-	f.relabel("b2", siteA)
-	f.ExpectReach("and a node that moved", service,
-		reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
-}
-
-func TestKubeProxyRestarted(t *testing.T) {
-	f := newFixture(t)
-	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, siteLocal)
-	stream := f.startTraffic(service, siteLocal)
-	f.eachNode(func(node *cluster.Node) error {
-		node.KubeProxy.Kill()
-		return node.KubeProxy.Start(f.ctx)
-	})
-	f.setReady("echo", "a2", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"a1": "a1", "a2": "a1"}))
-	f.expectFlawless(stream)
+// TestRestartsUnderTraffic: while a component is away kube-proxy keeps the rules that it has, and catches up afterwards
+// with what happened in between. It may take kube-proxy 30 s to come back: its reflectors go on backing off from where
+// the case before left them, and begin again only after two quiet minutes.
+func TestRestartsUnderTraffic(t *testing.T) {
+	for _, of := range []struct {
+		name string
+		// do takes components away, lets things happen, and gives them back.
+		do func(f *fixture, stream *workload.Traffic)
+		// A node on which the pod is not ready, and what is reached because of that.
+		unready string
+		reached reach
+	}{
+		{"wrappers are killed", func(f *fixture, stream *workload.Traffic) {
+			f.eachNode(func(node *cluster.Node) error {
+				node.Wrapper.Kill()
+				return nil
+			})
+			f.setReady("echo", "a1", corev1.ConditionFalse)
+			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel, corev1.LabelHostname))
+			f.atLeast(stream, 200)
+			f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
+		}, "a1", reach{"a1": "a2", "a2": "a2"}},
+		{"wrappers restart", func(f *fixture, stream *workload.Traffic) {
+			f.eachNode(func(node *cluster.Node) error {
+				begin := time.Now()
+				if err := node.Wrapper.Stop(); err != nil {
+					return err
+				}
+				// All that time kube-proxy is refused and backs off further and further.
+				if took := time.Since(begin); took > stopLimit {
+					f.Errorf("the wrapper of %s took %s to end after SIGTERM, more than %s", node.Name(), took, stopLimit)
+				}
+				if code := node.Wrapper.ExitCode(); code != 0 {
+					f.Errorf("the wrapper of %s ended with exit code %d after SIGTERM", node.Name(), code)
+				}
+				return node.Wrapper.Start(f.ctx)
+			})
+			f.atLeast(stream, 50)
+		}, "b2", reach{"b1": "b1", "b2": "b1"}},
+		{"kube-apiserver, with a new certificate", func(f *fixture, stream *workload.Traffic) {
+			shared.APIServer.Kill()
+			f.Must(shared.RotateServingCertificate())
+			f.atLeast(stream, 200)
+			f.Must(shared.APIServer.Start(f.ctx))
+		}, "b1", reach{"b1": "b2", "b2": "b2"}},
+		{"kube-proxies", func(f *fixture, _ *workload.Traffic) {
+			f.eachNode(func(node *cluster.Node) error {
+				node.KubeProxy.Kill()
+				return node.KubeProxy.Start(f.ctx)
+			})
+		}, "a2", reach{"a1": "a1", "a2": "a1"}},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			f := newFixture(t)
+			service := f.daemonSet("echo", siteLabel)
+			f.ExpectReach("before", service, siteLocal)
+			stream := f.startTraffic(service, siteLocal)
+			f.atLeast(stream, 50)
+			of.do(f, stream)
+			f.setReady("echo", of.unready, corev1.ConditionFalse)
+			f.ExpectReach("followed what happened", service, siteLocal.with(of.reached))
+			f.setReady("echo", of.unready, corev1.ConditionTrue)
+			f.ExpectReach("followed a change afterwards", service, siteLocal)
+			f.expectFlawless(stream)
+		})
+	}
 }
 
 // aways are how long a wrapper is away in TestRestartIsNotSeen.

@@ -2,8 +2,6 @@ package takeover
 
 import (
 	"context"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,40 +72,9 @@ func (o *operator) serveLite(node *cluster.Node) {
 	o.Helper()
 	_, err := node.Run(o.ctx, "ip", "address", "add", cluster.LiteAddress+"/32", "dev", "lo")
 	o.Must(err)
-	listener, err := node.Listen(o.ctx, cluster.LiteAddress+":51003")
+	relay, err := node.StandIn(o.ctx, cluster.LiteAddress+":51003")
 	o.Must(err)
-	o.Cleanup(func() { _ = listener.Close() })
-	config := o.Cluster.RESTConfig()
-	server := strings.TrimPrefix(config.Host, "https://")
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			go func() {
-				defer client.Close()
-				upstream, err := config.Dial(context.Background(), "tcp", server)
-				if err != nil {
-					return
-				}
-				defer upstream.Close()
-				relay(client, upstream)
-			}()
-		}
-	}()
-}
-
-// relay copies both ways until one side ends.
-func relay(a, b net.Conn) {
-	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{a, b}, {b, a}} {
-		go func() {
-			_, _ = io.Copy(pair[0], pair[1]) // the end of a connection is no error here
-			done <- struct{}{}
-		}()
-	}
-	<-done
+	o.Cleanup(relay.Close)
 }
 
 // askWrapper has the node's kube-proxy ask the wrapper, by its kubeconfig, as edgeadm's kube-proxy-edge does.

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -92,6 +93,7 @@ func TestFromSuperEdge(t *testing.T) {
 		t.Errorf("%d of %d requests went wrong, the first: %s", len(failed), tried, failed[0])
 	}
 	t.Logf("%d requests, none failed", tried)
+	s.expectOwned()
 }
 
 // createLate creates a grid whose workloads the new controller makes, so that they select their sites.
@@ -186,6 +188,7 @@ func newSite(t *testing.T) *site {
 		_, err := s.crds().Get(s.ctx, "servicegrids.superedge.io", metav1.GetOptions{})
 		return err
 	})
+	s.storeUnpruned("deploymentgrids.superedge.io")
 	s.Shell("kubectl wait --for=condition=Established crd/deploymentgrids.superedge.io crd/statefulsetgrids.superedge.io crd/servicegrids.superedge.io\n" +
 		"kubectl create namespace " + shop + "\nkubectl apply -f " + filepath.Join(directory, "grids.yaml"))
 	s.Eventually("the sites' pods run", func() error { return s.running(8) })
@@ -257,6 +260,67 @@ func (s *site) crds() dynamic.ResourceInterface {
 		Resource: "customresourcedefinitions"})
 }
 
+// storeUnpruned makes a CRD what v1beta1 made of it, which kept unknown fields. kube-apiserver refuses to, so it is
+// written past it.
+func (s *site) storeUnpruned(crd string) {
+	s.Helper()
+	key := []byte("/registry/apiextensions.k8s.io/customresourcedefinitions/" + crd)
+	var stored struct{ Kvs []struct{ Value []byte } }
+	s.Must(s.Cluster.AskEtcd(s.ctx, "kv/range", map[string]any{"key": key}, &stored))
+	var object map[string]any
+	s.Must(json.Unmarshal(stored.Kvs[0].Value, &object))
+	s.Must(unstructured.SetNestedField(object, true, "spec", "preserveUnknownFields"))
+	value, err := json.Marshal(object)
+	s.Must(err)
+	s.Must(s.Cluster.AskEtcd(s.ctx, "kv/put", map[string]any{"key": key, "value": value}, nil))
+	s.Eventually("the CRD "+crd+" keeps unknown fields", func() error { return s.keepsUnknown(crd, true) })
+}
+
+// keepsUnknown is nil if a CRD keeps unknown fields, or does not.
+func (s *site) keepsUnknown(name string, want bool) error {
+	crd, err := s.crds().Get(s.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if keeps, _, _ := unstructured.NestedBool(crd.Object, "spec", "preserveUnknownFields"); keeps != want {
+		return fmt.Errorf("%s keeps unknown fields: %v", name, keeps)
+	}
+	return nil
+}
+
+// expectOwned looks whether any field of the children is still owned by the old controller's updates: it would never
+// leave them. Drift is reverted, and a change of the templates carried out, with what is gone from them.
+func (s *site) expectOwned() {
+	s.Helper()
+	if left := s.Shell("kubectl -n " + shop + " get deployments,statefulsets,services --show-managed-fields -o jsonpath='" +
+		`{range .items[*].metadata.managedFields[?(@.operation=="Update")]}{.manager}{"\n"}{end}` +
+		"' | grep application-grid-controller || true"); left != "" {
+		s.Errorf("fields are owned by updates of\n%s", left)
+	}
+	s.Shell("kubectl -n " + shop + " scale deployment echo-east --replicas=5\n" +
+		"kubectl -n " + shop + " annotate service echo-svc topologyKeys-\n" +
+		"kubectl -n " + shop + ` patch deploymentgrid echo --type=json -p '[
+			{"op": "replace", "path": "/spec/template/template/spec/containers/0/image", "value": "db"},
+			{"op": "remove", "path": "/spec/template/template/spec/containers/0/ports"}]'` + "\n" +
+		"for site in east west; do kubectl -n " + shop + ` wait deployment echo-$site --timeout=2m \
+			--for=jsonpath='{.spec.template.spec.containers[0].image}'=db; done`)
+	s.Eventually("drift is reverted, and what is gone from the templates goes", func() error {
+		service, err := s.client.CoreV1().Services(shop).Get(s.ctx, "echo-svc", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		east, err := s.client.AppsV1().Deployments(shop).Get(s.ctx, "echo-east", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		ports := east.Spec.Template.Spec.Containers[0].Ports
+		if keys := service.Annotations["topologyKeys"]; keys != `["zone1"]` || *east.Spec.Replicas != 2 || len(ports) > 0 {
+			return fmt.Errorf("topologyKeys %s, %d replicas, ports %v", keys, *east.Spec.Replicas, ports)
+		}
+		return nil
+	})
+}
+
 // hasStatus reports whether a CRD has the status subresource, which only ours have.
 func (s *site) hasStatus(name string) bool {
 	s.Helper()
@@ -281,6 +345,7 @@ func (s *site) expectOurs() {
 		if !s.hasStatus(crd) {
 			s.Errorf("the CRD %s is SuperEdge's", crd)
 		}
+		s.Must(s.keepsUnknown(crd, false))
 	}
 	for node := range edges {
 		s.expectOurNode(node)

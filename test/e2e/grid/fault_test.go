@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
@@ -204,14 +205,17 @@ func TestTwoReplicas(t *testing.T) {
 	f.expectOneCreateEach(mark, "deployments", 1)
 }
 
+func (f *fixture) crds() dynamic.ResourceInterface {
+	return f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
+}
+
 // TestForeignCRDs: with CRDs that check nothing, as SuperEdge's, the controller tells of bad input itself. Its
 // start brings its own ones back.
 func TestForeignCRDs(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
-	crds := f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-		Resource: "customresourcedefinitions"})
-	crd, err := crds.Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
+	crd, err := f.crds().Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
 	f.Must(err)
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	f.Must(err)
@@ -219,7 +223,7 @@ func TestForeignCRDs(t *testing.T) {
 	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
 		"x-kubernetes-preserve-unknown-fields": true}}
 	f.Must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
-	_, err = crds.Update(f.ctx, crd, metav1.UpdateOptions{})
+	_, err = f.crds().Update(f.ctx, crd, metav1.UpdateOptions{})
 	f.Must(err)
 	f.Eventually("the API server takes anything", func() error {
 		return f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)

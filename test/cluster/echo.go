@@ -302,19 +302,16 @@ func (p *echoPod) close() {
 }
 
 func (p *echoPod) changeAddress(change func(*netlink.Handle, netlink.Link, *netlink.Addr) error) error {
-	handle, err := links(p.node.namespace)
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(podsName)
-	if err != nil {
-		return err
-	}
-	var failures []error
-	for _, address := range p.addresses() {
-		failures = append(failures, change(handle, link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(address)),
-			Flags: unix.IFA_F_NODAD})) // without it an address of IPv6 may not be used at once
-	}
-	return errors.Join(failures...)
+	return p.node.namespace.Links(func(handle *netlink.Handle) error {
+		link, err := handle.LinkByName(podsName)
+		if err != nil {
+			return err
+		}
+		var failures []error
+		for _, address := range p.addresses() {
+			failures = append(failures, change(handle, link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(address)),
+				Flags: unix.IFA_F_NODAD})) // without it an address of IPv6 may not be used at once
+		}
+		return errors.Join(failures...)
+	})
 }

@@ -60,7 +60,7 @@ func TestSteadyState(t *testing.T) {
 	f.Must(controller.Start(f.ctx))
 	f.led()
 	time.Sleep(2 * time.Second)
-	f.expectNoWrites(mark)
+	f.Must(f.noWrites(mark))
 }
 
 // statuses records what the status of a DeploymentGrid is from now on; what it returns gives the record.

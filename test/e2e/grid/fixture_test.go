@@ -2,6 +2,7 @@ package grid
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -9,13 +10,14 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +71,16 @@ func (f *fixture) stays(what string, d time.Duration, ask func() error) {
 		}
 	}
 	f.Logf("%-60s for %s", what, d)
+}
+
+// says returns a question to wait for, which is answered by an error unless a text has this part.
+func says(part string, get func() string) func() error {
+	return func() error {
+		if got := get(); !strings.Contains(got, part) {
+			return fmt.Errorf("no %q in %s", part, got)
+		}
+		return nil
+	}
 }
 
 // node adds a node to a site, and returns its name.
@@ -247,6 +259,70 @@ func (f *fixture) expectEvent(kind, name, reason string, says ...string) {
 	})
 }
 
+// imageOf is the image of a workload's first container.
+func (f *fixture) imageOf(kind, name string) string {
+	f.Helper()
+	containers, _, _ := unstructured.NestedSlice(f.get(kind, name).Object, "spec", "template", "spec", "containers")
+	return containers[0].(map[string]any)["image"].(string)
+}
+
+// orphan deletes the grid demo without its Deployments.
+func (f *fixture) orphan() {
+	f.Helper()
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
+		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
+	}))
+	f.Eventually("the grid is gone, and the Deployments are orphans", func() error {
+		if _, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the grid is there: %w", err)
+		}
+		for _, name := range strings.Fields(f.deployments()) {
+			if owners := f.get("Deployment", name).GetOwnerReferences(); len(owners) > 0 {
+				return fmt.Errorf("%s has owners", name)
+			}
+		}
+		return nil
+	})
+}
+
+// quota lets the namespace have no more pods than it has, until remove is called.
+func (f *fixture) quota(pods int64) (remove func()) {
+	f.Helper()
+	quotas := f.client.CoreV1().ResourceQuotas(f.namespace)
+	_, err := quotas.Create(f.ctx, &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI)}},
+	}, metav1.CreateOptions{})
+	f.Must(err)
+	f.Eventually("the quota counts", func() error {
+		quota, err := quotas.Get(f.ctx, "pods", metav1.GetOptions{})
+		if err == nil && quota.Status.Used.Pods().Value() != pods {
+			err = fmt.Errorf("used: %v", quota.Status.Used)
+		}
+		return err
+	})
+	return func() { f.Must(quotas.Delete(f.ctx, "pods", metav1.DeleteOptions{})) }
+}
+
+// createAdmission makes an object that has a say in what is written, until remove is called or the test ends. NAME stands for
+// the namespace, which is its name.
+func (f *fixture) createAdmission(plural, manifest string) (remove func()) {
+	f.Helper()
+	object := &unstructured.Unstructured{}
+	f.Must(yaml.UnmarshalStrict([]byte(strings.NewReplacer("NAME", f.namespace, "\t", " ").Replace(manifest)), &object.Object))
+	object.SetAPIVersion("admissionregistration.k8s.io/v1")
+	objects := f.dynamic.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+		Resource: plural})
+	_, err := objects.Create(f.ctx, object, metav1.CreateOptions{})
+	f.Must(err)
+	remove = sync.OnceFunc(func() {
+		_ = objects.Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // it goes with the cluster
+	})
+	f.Cleanup(remove)
+	return remove
+}
+
 func (f *fixture) statefulSet(name string) *appsv1.StatefulSet {
 	f.Helper()
 	set, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
@@ -303,11 +379,6 @@ func (f *fixture) bareNode(name, site string) {
 // request is one of kube-apiserver's audit log.
 type request = cluster.Request
 
-func quantity(text string) *resource.Quantity {
-	q := resource.MustParse(text)
-	return &q
-}
-
 // applyAs applies a manifest as another field manager.
 func (f *fixture) applyAs(manager, manifest string) {
 	f.Helper()
@@ -336,26 +407,9 @@ func (f *fixture) slowWebhook(grid string, pause time.Duration) {
 	}))
 	f.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	webhooks := f.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := webhooks.Create(f.ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "slow.example.com", AdmissionReviewVersions: []string{"v1"},
-			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30),
-			ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: ca},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.namespace}},
-			ObjectSelector:    &metav1.LabelSelector{MatchLabels: map[string]string{"superedge.io/grid-selector": grid}},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"},
-					Resources: []string{"deployments"}},
-			}},
-		}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	f.Cleanup(func() {
-		if err := webhooks.Delete(context.Background(), f.namespace, metav1.DeleteOptions{}); err != nil {
-			f.Errorf("removing the webhook: %v", err)
-		}
-	})
+	f.createAdmission("validatingwebhookconfigurations", fmt.Sprintf(`{kind: ValidatingWebhookConfiguration, metadata: {name: NAME}, webhooks: [{
+		name: slow.example.com, admissionReviewVersions: [v1], sideEffects: None, timeoutSeconds: 30, clientConfig: {url: %q, caBundle: %s},
+		namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAME}}, objectSelector: {matchLabels: {superedge.io/grid-selector: %s}},
+		rules: [{operations: [CREATE], apiGroups: [apps], apiVersions: [v1], resources: [deployments]}]}]}`,
+		server.URL, base64.StdEncoding.EncodeToString(ca), grid))
 }

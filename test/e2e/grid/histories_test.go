@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -61,22 +60,15 @@ func TestProofIsOfOneSite(t *testing.T) {
 	s := f.wavedWell(4, `{waves: [{name: canary, sites: {names: [u0, u1]}, maxUnavailable: 2}, {name: rest}]}`)
 	f.label(s["u0"], "arch", "new")
 	f.setImage("two", "{arch: new}")
-	f.inTime("one is proven", func() error {
-		if proven := f.rolloutOf("demo")["proven"]; proven != int64(1) {
-			return fmt.Errorf("%v are", proven)
-		}
-		return nil
-	})
+	f.inTime("one is proven", suite.Is[any](int64(1), func() any { return f.rolloutOf("demo")["proven"] }))
 	f.relabel(s["u0"], "")
 	f.relabel(s["u1"], "")
 	time.Sleep(time.Second) // of a kubelet that restarts
 	f.relabel(s["u1"], "u1")
-	f.stays("the rest does not begin", 4*time.Second, func() error {
-		if runs := strings.Fields(f.runs()); runs[len(runs)-2] != "one" || runs[len(runs)-1] != "one" {
-			return fmt.Errorf("they run %v", runs)
-		}
-		return nil
-	})
+	f.stays("the rest does not begin", 4*time.Second, suite.Is("one one", func() string {
+		runs := strings.Fields(f.runs())
+		return strings.Join(runs[len(runs)-2:], " ")
+	}))
 }
 
 // TestLabelIsAwayForAMoment: the nodes of two sites lose their label in the midst of a rollout, and get it back. What
@@ -94,13 +86,10 @@ func TestLabelIsAwayForAMoment(t *testing.T) {
 	for _, site := range []string{"u0", "u2"} {
 		f.relabel(s[site], site)
 	}
-	f.inTime("two are proven", func() error {
+	f.inTime("two are proven, of two waves", suite.Is("2 2", func() string {
 		rollout := f.rolloutOf("demo")
-		if rollout["proven"] != int64(2) || len(rollout["waves"].([]any)) != 2 {
-			return fmt.Errorf("%v", rollout)
-		}
-		return nil
-	})
+		return fmt.Sprint(rollout["proven"], " ", len(rollout["waves"].([]any)))
+	}))
 	f.expectSaid("grid rollout approve dg/demo -n "+f.namespace, 0)
 	f.expectRollout("Complete", "")
 	f.expectRuns("two two two two")
@@ -131,11 +120,7 @@ func TestLostNodeOfADaemonSet(t *testing.T) {
 	defer finalizers("null")
 	f.report(nodes[0], corev1.ConditionUnknown)
 	f.patch("DaemonSetGrid", "demo", `spec: {template: {template: {spec: {containers: [{name: c, image: two}]}}}}`)
-	image := func(site string) string {
-		containers, _, _ := unstructured.NestedSlice(f.get("DaemonSet", "demo-"+site).Object, "spec", "template", "spec",
-			"containers")
-		return containers[0].(map[string]any)["image"].(string)
-	}
+	image := func(site string) string { return f.imageOf("DaemonSet", "demo-"+site) }
 	f.inTime("the canary has it", suite.Is("two", func() string { return image("lab") }))
 	old := func() int {
 		n := 0
@@ -221,12 +206,7 @@ func TestNewGridThatRunsNowhere(t *testing.T) {
 	f.sites(2)
 	f.apply(strings.NewReplacer("ROLLOUT", canaryThenRest, "progressDeadlineSeconds: 120", "progressDeadlineSeconds: 12",
 		"terminationGracePeriodSeconds", "nodeSelector: {no: where}, terminationGracePeriodSeconds").Replace(waved))
-	f.never("Complete", "it has failed", func() error {
-		if rollout := f.rolloutOf("demo"); rollout["phase"] != "Halted" {
-			return fmt.Errorf("%v", rollout)
-		}
-		return nil
-	})
+	f.never("Complete", "it has failed", suite.Is[any]("Halted", func() any { return f.rolloutOf("demo")["phase"] }))
 	f.expectSaid("grid rollout status dg/demo -n "+f.namespace, 4, "2 failed, 0 allowed: u0: ")
 	f.patch("DeploymentGrid", "demo",
 		`spec: {progressDeadlineSeconds: 120, template: {template: {spec: {nodeSelector: null}}}}`)
@@ -254,39 +234,15 @@ func TestQuotaForAMoment(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.wavedWell(3, canaryThenRest)
-	quotas := f.client.CoreV1().ResourceQuotas(f.namespace)
-	_, err := quotas.Create(f.ctx, &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("3")}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	f.Eventually("the quota counts", func() error {
-		quota, err := quotas.Get(f.ctx, "pods", metav1.GetOptions{})
-		if err == nil && quota.Status.Hard.Pods().IsZero() {
-			err = fmt.Errorf("%+v", quota.Status)
-		}
-		return err
-	})
+	remove := f.quota(3)
 	f.setImage("two", "{}")
-	f.inTime("a pod is refused", func() error {
-		if text := fmt.Sprint(f.get("Deployment", "demo-u0").Object["status"]); !strings.Contains(text, "exceeded quota") {
-			return fmt.Errorf("%s", text)
-		}
-		return nil
-	})
-	f.Eventually("the status says so", func() error {
-		if text := fmt.Sprint(f.get("DeploymentGrid", "demo").Object["status"]); !strings.Contains(text, "exceeded quota") {
-			return fmt.Errorf("%s", text)
-		}
-		return nil
-	})
-	f.Must(quotas.Delete(f.ctx, "pods", metav1.DeleteOptions{}))
-	f.never("Halted", "it goes on", func() error {
-		if got := f.runs(); got != "two two two" {
-			return fmt.Errorf("they run %s", got)
-		}
-		return nil
-	})
+	status := func(kind, name string) func() error {
+		return says("exceeded quota", func() string { return fmt.Sprint(f.get(kind, name).Object["status"]) })
+	}
+	f.inTime("a pod is refused", status("Deployment", "demo-u0"))
+	f.Eventually("the status says so", status("DeploymentGrid", "demo"))
+	remove()
+	f.never("Halted", "it goes on", suite.Is("two two two", f.runs))
 	f.expectRollout("Complete", "")
 }
 
@@ -295,43 +251,12 @@ func TestForbiddenForAMoment(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.wavedWell(3, `{onFailure: Rollback, waves: [{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 1}]}`)
-	policies := f.client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	bindings := f.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	_, err := policies.Create(f.ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{
-					MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace},
-				},
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-					RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-						Rule: admissionregistrationv1.Rule{
-							APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"},
-						},
-					},
-				}},
-			},
-			Validations: []admissionregistrationv1.Validation{{
-				Expression: `object.metadata.name != "demo-u1"`, Message: "not now", Reason: ptr.To(metav1.StatusReasonForbidden),
-			}},
-		},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	_, err = bindings.Create(f.ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName:        f.namespace,
-			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	remove := func() {
-		_ = bindings.Delete(f.ctx, f.namespace, metav1.DeleteOptions{}) // it is gone, or goes with the cluster
-		_ = policies.Delete(f.ctx, f.namespace, metav1.DeleteOptions{})
-	}
-	defer remove()
+	f.createAdmission("validatingadmissionpolicies", `{kind: ValidatingAdmissionPolicy, metadata: {name: NAME}, spec: {
+		matchConstraints: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAME}},
+			resourceRules: [{operations: [UPDATE], apiGroups: [apps], apiVersions: [v1], resources: [deployments]}]},
+		validations: [{expression: 'object.metadata.name != "demo-u1"', message: not now, reason: Forbidden}]}}`)
+	remove := f.createAdmission("validatingadmissionpolicybindings", `{kind: ValidatingAdmissionPolicyBinding, metadata: {name: NAME},
+		spec: {policyName: NAME, validationActions: [Deny]}}`)
 	f.Eventually("the policy works", func() error {
 		_, err := f.of("Deployment").Patch(f.ctx, "demo-u1", "application/merge-patch+json",
 			[]byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
@@ -344,12 +269,7 @@ func TestForbiddenForAMoment(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesFailed", "u1: ", "not now")
 	f.expectRuns("two one one")
 	remove()
-	f.never("RolledBack", "it goes on", func() error {
-		if got := f.runs(); got != "two two two" {
-			return fmt.Errorf("they run %s", got)
-		}
-		return nil
-	})
+	f.never("RolledBack", "it goes on", suite.Is("two two two", f.runs))
 	f.expectRollout("Complete", "")
 }
 
@@ -434,12 +354,14 @@ func TestPausedInAnOutage(t *testing.T) {
 	f.awaitRest(5 * time.Second) // what was under way is told first: pods of the silent nodes are no longer ready
 }
 
-// TestGridIsMadeAgain: kubectl replace --force. What the former grid left does not belong to somebody else.
+// TestGridIsMadeAgain: kubectl replace --force. What the former grid left does not belong to somebody else: the grid
+// waits for the old children to go, which is nothing to warn of.
 func TestGridIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.wavedWell(2, canaryThenRest)
 	for range 3 {
+		old := f.get("Deployment", "demo-u0").GetUID()
 		f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		}))
@@ -452,10 +374,17 @@ func TestGridIsMadeAgain(t *testing.T) {
 			}
 			phase, _, _ := unstructured.NestedString(grid.Object, "status", "rollout", "phase")
 			ready, _, _ := unstructured.NestedInt64(grid.Object, "status", "readySites")
-			if phase != "Complete" || ready != 2 {
+			if phase != "Complete" || ready != 2 || f.get("Deployment", "demo-u0").GetUID() == old {
 				return fmt.Errorf("%s, %d sites are ready", phase, ready)
 			}
 			return nil
 		})
+	}
+	events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.Must(err)
+	for _, event := range events.Items {
+		if event.Regarding.Kind == "DeploymentGrid" && event.Type == corev1.EventTypeWarning {
+			f.Errorf("%s: %s", event.Reason, event.Note)
+		}
 	}
 }

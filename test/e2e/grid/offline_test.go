@@ -43,16 +43,8 @@ func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interpos
 	return misled, interposer
 }
 
-// expectNoWrites fails the test if since the mark any controller has written to what is in the test's namespace, but
-// for the grids that led makes. A controller that starts applies one child of each template, which changes nothing.
-func (f *fixture) expectNoWrites(mark int64) {
-	f.Helper()
-	if err := f.noWrites(mark); err != nil {
-		f.Error(err)
-	}
-}
-
-// noWrites returns an error that has these writes.
+// noWrites returns an error if since the mark any controller has written to what is in the test's namespace, but for
+// the grids that led makes. A controller that starts applies one child of each template, which changes nothing.
 func (f *fixture) noWrites(mark int64) error {
 	f.Helper()
 	writes := f.requests(mark, func(a cluster.Request) bool {
@@ -157,19 +149,16 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	f.led()
 	f.Logf("%d requests were answered wrongly; back to work %s after the end", asked, time.Since(begin))
 	time.Sleep(time.Second)
-	f.expectNoWrites(mark)
+	f.Must(f.noWrites(mark))
 	if misled.PID() != pid {
 		f.Error("the controller has ended")
 	}
 	// And it goes on as before.
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
-	f.Eventually("a change reaches the children", func() error {
-		if seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec",
-			"minReadySeconds"); seconds != 1 {
-			return fmt.Errorf("minReadySeconds is %d", seconds)
-		}
-		return nil
-	})
+	f.Eventually("a change reaches the children", suite.Is(1, func() int64 {
+		seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec", "minReadySeconds")
+		return seconds
+	}))
 }
 
 // TestLeaseLost: a leader that cannot reach the API server ends, and says why with an exit code that makes its
@@ -212,7 +201,7 @@ func TestLeaseLost(t *testing.T) {
 	time.Sleep(time.Second)
 	interposer.Behave(cluster.Behaviour{})
 	f.Must(misled.WaitReady(f.ctx))
-	f.expectNoWrites(mark)
+	f.Must(f.noWrites(mark))
 }
 
 // withoutNodes lets a controller believe that there are no nodes: a server with an empty cache.
@@ -281,14 +270,10 @@ func TestServerThatLostTheNodes(t *testing.T) {
 		"no node is in east, west")
 	f.stays("nothing is deleted, not even after the grace time", grace+time.Second,
 		suite.Is(children, func() string { return f.names("Deployment") + " " + f.names("DaemonSet") }))
-	f.Eventually("the state of site east says why", func() error {
-		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
-			"message")
-		if !strings.Contains(state, "has no nodes at all") {
-			return fmt.Errorf("it says %q", state)
-		}
-		return nil
-	})
+	f.Eventually("the state of site east says why", says("has no nodes at all", func() string {
+		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east", "message")
+		return state
+	}))
 	interposer.Behave(cluster.Behaviour{})
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)

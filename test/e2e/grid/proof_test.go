@@ -9,11 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -189,12 +187,7 @@ func TestApprovedSuspects(t *testing.T) {
 	f := newFixture(t)
 	s := f.wavedWell(3, `{waves: [{name: canary, sites: {names: [u0]}, soak: 2s}, {name: rest}]}`)
 	f.setImage("two", "{}")
-	f.inTime("the canary has started", func() error {
-		if !f.started("two")["u0"] {
-			return errors.New("it has not")
-		}
-		return nil
-	})
+	f.inTime("the canary has started", suite.Is(true, func() bool { return f.started("two")["u0"] }))
 	s.heard(f, corev1.ConditionUnknown, "u0")
 	f.expectRollout("AwaitingApproval", "canary")
 	f.expectSaid("grid rollout approve dg/demo -n "+f.namespace, 0)
@@ -234,20 +227,7 @@ func TestOrphansInWaves(t *testing.T) {
 	f := newFixture(t)
 	const rollout = `{waves: [{name: canary, sites: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
 	f.wavedWell(4, rollout)
-	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
-		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
-	}))
-	f.Eventually("the grid is gone, and the Deployments are orphans", func() error {
-		if _, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the grid is there: %w", err)
-		}
-		for _, name := range strings.Fields(f.names("Deployment")) {
-			if owners := f.get("Deployment", name).GetOwnerReferences(); len(owners) > 0 {
-				return fmt.Errorf("%s has owners", name)
-			}
-		}
-		return nil
-	})
+	f.orphan()
 	f.apply(strings.NewReplacer("ROLLOUT", rollout, "image: one", "image: two").Replace(waved))
 	f.expectRollout("AwaitingApproval", "canary", "asks for an approval")
 	f.staysAt("two one one one", 2*time.Second)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -107,13 +106,10 @@ func TestUnreachable(t *testing.T) {
 	f.bareNode(name, "far")
 	f.apply(deploymentGrid("demo"))
 	f.report(name, corev1.ConditionUnknown)
-	f.Eventually("one site is ready, and one cannot be reached", func() error {
+	f.Eventually("one site is ready, and one cannot be reached", suite.Is("2 1 1", func() string {
 		status, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "demo").Object, "status")
-		if fmt.Sprint(status["sites"], status["readySites"], status["unreachableSites"]) != "2 1 1" {
-			return fmt.Errorf("%v", status)
-		}
-		return nil
-	})
+		return fmt.Sprint(status["sites"], status["readySites"], status["unreachableSites"])
+	}))
 	f.expectCondition("DeploymentGrid", "demo", "Ready=True", "Ready", "all 1 sites are ready",
 		"1 more cannot be reached: far")
 	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
@@ -132,18 +128,7 @@ func TestStalled(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
 	// The quota refuses the new pod; the old ones go on serving.
-	_, err := f.client.CoreV1().ResourceQuotas(f.namespace).Create(f.ctx, &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "few"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
-	f.Eventually("the quota counts", func() error {
-		quota, err := f.client.CoreV1().ResourceQuotas(f.namespace).Get(f.ctx, "few", metav1.GetOptions{})
-		if err != nil || quota.Status.Used.Pods().Value() != 2 {
-			return fmt.Errorf("used: %v, %w", quota.Status.Used, err)
-		}
-		return nil
-	})
+	remove := f.quota(2)
 	f.patch("DeploymentGrid", "demo", `spec: {template: {strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
 	f.expectCondition("DeploymentGrid", "demo", "Stalled=True", "SitesStalled", "east: FailedCreate",
 		"exceeded quota")
@@ -151,7 +136,7 @@ func TestStalled(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Progressing=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3, "Stalled: FailedCreate: ")
-	f.Must(f.client.CoreV1().ResourceQuotas(f.namespace).Delete(f.ctx, "few", metav1.DeleteOptions{}))
+	remove()
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 1)
 	f.expectCondition("DeploymentGrid", "demo", "Stalled=False", "AsDesired")
@@ -199,28 +184,6 @@ func (f *fixture) replicas(kind, name string) int64 {
 	replicas, _, err := unstructured.NestedInt64(f.get(kind, name).Object, "spec", "replicas")
 	f.Must(err)
 	return replicas
-}
-
-// TestRecreated: kubectl replace --force. The grid waits for the old children to go, which is nothing to warn of.
-func TestRecreated(t *testing.T) {
-	f := newFixture(t)
-	f.node("east")
-	f.apply(deploymentGrid("demo"))
-	f.expectReady("DeploymentGrid", "demo", 1)
-	old := f.get("Deployment", "demo-east").GetUID()
-	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
-	f.apply(deploymentGrid("demo"))
-	f.expectReady("DeploymentGrid", "demo", 1)
-	if f.get("Deployment", "demo-east").GetUID() == old {
-		f.Error("the Deployment is the old one's")
-	}
-	events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.Must(err)
-	for _, event := range events.Items {
-		if event.Regarding.Kind == "DeploymentGrid" && event.Type == corev1.EventTypeWarning {
-			f.Errorf("%s: %s", event.Reason, event.Note)
-		}
-	}
 }
 
 // TestSiteLabel: pods and selectors of two sites differ, so that what selects one selects no other; unless it is false.
@@ -284,28 +247,14 @@ func TestSiteLabelOfAdopted(t *testing.T) {
 		return strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: "+value+",", 1)
 	}
 	with, without := labelled("true"), labelled("false")
-	orphan := metav1.DeletePropagationOrphan
-	selected := func() string {
-		site, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector",
-			"matchLabels", "superedge.io/grid-site")
+	site := func(d *unstructured.Unstructured) string {
+		site, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-site")
 		return site
 	}
-	leave := func() {
-		f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &orphan}))
-		f.Eventually("the workload is an orphan", func() error {
-			if by := metav1.GetControllerOf(f.get("Deployment", "demo-east")); by != nil {
-				return fmt.Errorf("it belongs to %s %s", by.Kind, by.Name)
-			}
-			_, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{})
-			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("the grid is there: %w", err)
-			}
-			return nil
-		})
-	}
+	selected := func() string { return site(f.get("Deployment", "demo-east")) }
 	f.apply(without)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	leave()
+	f.orphan()
 	f.apply(with)
 	f.expectReady("DeploymentGrid", "demo", 1)
 	f.expectCondition("DeploymentGrid", "demo", "SpecWarning=True", "NoEffect",
@@ -316,26 +265,16 @@ func TestSiteLabelOfAdopted(t *testing.T) {
 	f.Must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
 	f.Eventually("the workload is recreated", func() error {
 		d, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if site, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels",
-			"superedge.io/grid-site"); site != "east" {
-			return fmt.Errorf("it selects site %q", site)
-		}
-		return nil
-	})
-	f.Eventually("nothing is without effect", func() error {
-		conditions, _, err := unstructured.NestedSlice(f.get("DeploymentGrid", "demo").Object, "status", "conditions")
-		for _, c := range conditions {
-			if condition, ok := c.(map[string]any); ok && condition["type"] == "SpecWarning" {
-				return fmt.Errorf("%v", condition)
-			}
+		if err == nil && site(d) != "east" {
+			err = fmt.Errorf("it selects site %q", site(d))
 		}
 		return err
 	})
+	f.Eventually("nothing is without effect", suite.Is(nil, func() *metav1.Condition {
+		return meta.FindStatusCondition(conditions(f.get("DeploymentGrid", "demo")), "SpecWarning")
+	}))
 	f.expectReady("DeploymentGrid", "demo", 1)
-	leave()
+	f.orphan()
 	f.apply(without)
 	f.expectReady("DeploymentGrid", "demo", 1)
 	if got := selected(); got != "east" {

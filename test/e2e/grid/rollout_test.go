@@ -193,12 +193,8 @@ func TestRolloutWaves(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "RolloutHalted", "wave eu")
 	f.expectEvent("DeploymentGrid", "demo", "RolloutHalted", "3 failed, 2 allowed")
 	f.patch("Deployment", "demo-us-3", `spec: {template: {spec: {containers: [{name: c, image: theirs}]}}}`)
-	f.Eventually("a site that is not due is kept at its revision", func() error {
-		if images := f.images()["us"]; images["one"] != rolloutWaves["us"] {
-			return fmt.Errorf("%v", images)
-		}
-		return nil
-	})
+	f.Eventually("a site that is not due is kept at its revision",
+		suite.Is(rolloutWaves["us"], func() int { return f.images()["us"]["one"] }))
 
 	mark := f.auditMark()
 	quiet := func() error {
@@ -278,13 +274,10 @@ func TestRollback(t *testing.T) {
 // expectSilent waits until the controller has heard that a site is silent.
 func (f *fixture) expectSilent(site string) {
 	f.Helper()
-	f.Eventually(site+" is silent", func() error {
-		u := f.get("DeploymentGrid", "demo")
-		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", site, "phase"); phase != "Unreachable" {
-			return fmt.Errorf("phase %s", phase)
-		}
-		return nil
-	})
+	f.Eventually(site+" is silent", suite.Is("Unreachable", func() string {
+		phase, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", site, "phase")
+		return phase
+	}))
 }
 
 // TestRolloutOffline: a site that cannot be reached does not hold up the rollout, and follows when it returns.
@@ -303,12 +296,7 @@ func TestRolloutOffline(t *testing.T) {
 		t.Errorf("%v deferred", deferred)
 	}
 	f.report(nodes["eu-4"], corev1.ConditionTrue)
-	f.Eventually("the site follows", func() error {
-		if images := f.images(); images["eu"]["two"] != rolloutWaves["eu"] {
-			return fmt.Errorf("%v", images)
-		}
-		return nil
-	})
+	f.Eventually("the site follows", suite.Is(rolloutWaves["eu"], func() int { return f.images()["eu"]["two"] }))
 }
 
 // TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be
@@ -358,11 +346,7 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 	for kind, name := range map[string]string{"StatefulSetGrid": "db", "DaemonSetGrid": "agent"} {
 		f.patch(kind, name, `spec: {template: {template: {spec: {containers: [{name: c, image: two}]}}}}`)
 		child := strings.TrimSuffix(kind, "Grid")
-		image := func(site string) string {
-			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+site).Object, "spec", "template", "spec",
-				"containers")
-			return containers[0].(map[string]any)["image"].(string)
-		}
+		image := func(site string) string { return f.imageOf(child, name+"-"+site) }
 		reaches := func(phase, says string) func() error {
 			return func() error {
 				rollout, _, _ := unstructured.NestedMap(f.get(kind, name).Object, "status", "rollout")

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -18,6 +19,8 @@ import (
 )
 
 const (
+	// siteLabel is the label whose value is a node's site.
+	siteLabel     = "zone1"
 	demoNamespace = "default"
 	demoName      = "echo"
 	demoTries     = 20
@@ -34,132 +37,78 @@ const (
 	newSite = "north"
 )
 
-// errWrong ends a demo in which a connection left its site, or a change did not arrive.
-var errWrong = errors.New("what was seen is not what should be")
-
-func newDemoCommand() *cobra.Command {
-	var o options
-	var once bool
-	command := &cobra.Command{
-		Use:   "demo",
-		Short: "Show grids: a workload per site, and a Service that reaches, from every node, its own site only",
-		Long: `demo starts a cluster with node0 in site east and node1 and node2 in site west, applies a
-DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
-and whom the Service's cluster IP reaches from every node. Then it moves node1 into east by changing its
-label, and shows it again, with the time until the data plane had followed; and it adds a node of a new site,
-whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. At last it starts
-application-grid-hub, and shows what a node's link carries with it and without. Afterwards the cluster stays up
-until Ctrl-C.`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
-	}
-	o.addFlags(command.Flags())
-	command.Flags().BoolVar(&once, "once", false,
-		"end after the walk-through; the exit code is 0 only if what was seen is right")
-	return command
-}
-
 // demo is one walk-through on one cluster.
 type demo struct {
 	cluster *cluster.Cluster
-	// look is how it is found out whom a node's traffic reaches.
-	look func(ctx context.Context, from *cluster.Node) workload.Reached
+	service *corev1.Service
 	// sites is the site of every node.
 	sites map[string]string
-	// subject begins the sentence about what has followed.
-	subject string
 }
 
-func (o *options) demo(ctx context.Context, once bool) (err error) {
-	settings, err := o.clusterOptions()
-	if err != nil {
-		return err
-	}
-	if err := o.prepareMachine(ctx, &settings); err != nil {
-		return err
-	}
-	if !settings.APIViewOnly {
-		settings.DNSDaemon = o.dnsDaemon
+func run(ctx context.Context, once bool) (err error) {
+	d := demo{sites: map[string]string{"node0": "east", "node1": "west", "node2": "west"}}
+	settings := cluster.Options{Components: program("components"), Wrapper: program("application-grid-wrapper"),
+		Hub: program("application-grid-hub"), HubLater: true, DNSDaemon: program("statefulset-grid-daemon"),
+		Progress: indented{os.Stdout}}
+	for _, name := range slices.Sorted(maps.Keys(d.sites)) {
+		settings.Nodes = append(settings.Nodes,
+			cluster.NodeSpec{Name: name, Labels: map[string]string{siteLabel: d.sites[name]}})
 	}
 	fmt.Printf("1. A cluster: node0 in site east, node1 and node2 in west (label %s)\n", siteLabel)
-	c, err := cluster.Start(ctx, settings)
-	if err != nil {
+	if d.cluster, err = cluster.Start(ctx, settings); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop(c)) }()
-
-	err = o.walkThrough(ctx, c, settings.Nodes)
+	defer func() { err = errors.Join(err, stop(d.cluster)) }()
+	err = d.walkThrough(ctx)
 	if once || ctx.Err() != nil {
 		return err
 	}
 	if err != nil {
 		fmt.Printf("\n%v\n", err)
 	}
-	o.printAccess(c)
-	return waitForEnd(ctx, c)
+	printAccess(d.cluster)
+	return waitForEnd(ctx, d.cluster)
 }
 
-func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []cluster.NodeSpec) error {
+func (d *demo) walkThrough(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		d.startGrids, d.firstLook, d.moveNode, d.addSite, d.names, d.canary, d.showHub,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := d.follow(ctx)
+	return err
+}
+
+// startGrids starts application-grid-controller, which installs the grids' CRDs, and applies the grids.
+func (d *demo) startGrids(ctx context.Context) error {
 	fmt.Println("\n2. application-grid-controller, and four grids: kubectl apply -f grids.yaml")
 	fmt.Println()
-	if err := o.startController(ctx, c); err != nil {
+	controller, err := d.cluster.NewController(ctx, "demo", program("application-grid-controller"))
+	if err != nil {
 		return err
 	}
-	if err := o.applyGrids(ctx, c); err != nil {
+	if err := controller.Start(ctx); err != nil {
 		return err
 	}
-	if err := gridsReady(ctx, c, 2); err != nil {
+	if err := d.applyGrids(ctx); err != nil {
 		return err
 	}
-	if err := o.show(ctx, c); err != nil {
+	if err := d.gridsReady(ctx, 2); err != nil {
 		return err
 	}
-	service, err := c.Client().CoreV1().Services(demoNamespace).Get(ctx, demoName+"-svc", metav1.GetOptions{})
+	return d.show(ctx)
+}
+
+func (d *demo) firstLook(ctx context.Context) (err error) {
+	d.service, err = d.cluster.Client().CoreV1().Services(demoNamespace).Get(ctx, demoName+"-svc", metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading the ServiceGrid's Service: %w", err)
 	}
-	d := demo{cluster: c, sites: map[string]string{}, subject: "every node's data plane"}
-	for _, spec := range specs {
-		d.sites[spec.Name] = spec.Labels[siteLabel]
-	}
-	what := fmt.Sprintf("curl %s, %d times from each node's namespace", workload.URL(service), demoTries)
-	d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
-		return workload.Reach(ctx, from, service, demoTries)
-	}
-	if c.Namespace() == "" {
-		d.subject = "every node's wrapper"
-		what = "endpoints in the EndpointSlices that each node's wrapper serves"
-		d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
-			return workload.Served(ctx, from, service)
-		}
-	}
-
-	fmt.Printf("\n3. Whom the Service %s reaches: %s\n\n", service.Name, what)
-	if _, err := d.follow(ctx); err != nil {
-		return err
-	}
-
-	if err := d.moveNode(ctx); err != nil {
-		return err
-	}
-	if err := o.addSite(ctx, &d); err != nil {
-		return err
-	}
-	step := 6
-	if c.Namespace() != "" {
-		if err := o.names(ctx, &d); err != nil {
-			return err
-		}
-		step++
-	}
-	if err := o.canary(ctx, c, step); err != nil {
-		return err
-	}
-	fmt.Printf("\n%d. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's site\n\n",
-		step+1, sitesServices, siteEndpoints, newSite, hubNode)
-	if err := d.showHub(ctx); err != nil {
-		return err
-	}
+	fmt.Printf("\n3. Whom the Service %s reaches: curl %s, %d times from each node's namespace\n\n", d.service.Name,
+		workload.URL(d.service), demoTries)
 	_, err = d.follow(ctx)
 	return err
 }
@@ -173,22 +122,22 @@ func (d *demo) moveNode(ctx context.Context) error {
 	}
 	d.sites[movedNode] = movedTo
 	took, err := d.follow(ctx)
-	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
+	fmt.Printf("\n   every node's data plane had followed %s after the label changed.\n", took.Round(time.Millisecond))
 	return err
 }
 
 // addSite shows that a new site gets workloads of its own.
-func (o *options) addSite(ctx context.Context, d *demo) error {
+func (d *demo) addSite(ctx context.Context) error {
 	fmt.Printf("\n5. A new site: %s joins, in site %s\n\n", newNode, newSite)
 	if _, err := d.cluster.AddNode(ctx, cluster.NodeSpec{Name: newNode,
 		Labels: map[string]string{siteLabel: newSite}}); err != nil {
 		return err
 	}
 	d.sites[newNode] = newSite
-	if err := gridsReady(ctx, d.cluster, 3); err != nil {
+	if err := d.gridsReady(ctx, 3); err != nil {
 		return err
 	}
-	if err := o.show(ctx, d.cluster); err != nil {
+	if err := d.show(ctx); err != nil {
 		return err
 	}
 	fmt.Println()
@@ -197,10 +146,10 @@ func (o *options) addSite(ctx context.Context, d *demo) error {
 }
 
 // show lists the grids and what was made of them.
-func (o *options) show(ctx context.Context, c *cluster.Cluster) error {
+func (d *demo) show(ctx context.Context) error {
 	for _, resources := range []string{"dg,ssg,sg", "deployments,statefulsets"} {
 		fmt.Printf("\n   $ kubectl get %s\n", resources)
-		if err := o.kubectl(ctx, c, "get", resources); err != nil {
+		if err := d.kubectl(ctx, "get", resources); err != nil {
 			return err
 		}
 	}
@@ -216,7 +165,7 @@ type sight struct {
 func (s sight) right() bool { return slices.Equal(s.reached.Nodes(), s.expected) }
 
 func (d *demo) see(ctx context.Context, from *cluster.Node) sight {
-	return sight{d.look(ctx, from), d.expected(ctx, from)}
+	return sight{workload.Reach(ctx, from, d.service, demoTries), d.expected(ctx, from)}
 }
 
 // follow waits until every node reaches exactly its own site, prints what is reached and returns the time it

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-
-	"github.com/application-grid/application-grid/test/cluster"
 )
 
 // gridsManifest are the demo's grids, with SITE-LABEL for the label key.
@@ -28,9 +26,9 @@ var gridsManifest string
 var workloadGrids = []struct{ resource, name string }{{"deploymentgrids", "echo"}, {"statefulsetgrids", "db"}}
 
 // kubectl runs the kubectl of the components binary and prints its output, indented.
-func (o *options) kubectl(ctx context.Context, c *cluster.Cluster, args ...string) error {
-	cmd := exec.CommandContext(ctx, o.components, append([]string{"kubectl"}, args...)...) //nolint:gosec // a binary of our own
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+func (d *demo) kubectl(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, program("components"), append([]string{"kubectl"}, args...)...) //nolint:gosec // a binary of our own
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig())
 	output, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(output)) {
 		fmt.Println(strings.TrimRight("   "+line, " \n"))
@@ -41,29 +39,20 @@ func (o *options) kubectl(ctx context.Context, c *cluster.Cluster, args ...strin
 	return nil
 }
 
-// startController starts application-grid-controller, which installs the grids' CRDs.
-func (o *options) startController(ctx context.Context, c *cluster.Cluster) error {
-	controller, err := c.NewController(ctx, "demo", o.controller)
-	if err != nil {
-		return err
-	}
-	return controller.Start(ctx)
-}
-
 // applyGrids writes the grids to a file, and applies it as a user would.
-func (o *options) applyGrids(ctx context.Context, c *cluster.Cluster) error {
-	file := filepath.Join(c.Dir(), "grids.yaml")
+func (d *demo) applyGrids(ctx context.Context) error {
+	file := filepath.Join(d.cluster.Dir(), "grids.yaml")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "SITE-LABEL", siteLabel)),
 		0o600); err != nil {
 		return fmt.Errorf("writing the grids: %w", err)
 	}
-	return o.kubectl(ctx, c, "apply", "-f", file)
+	return d.kubectl(ctx, "apply", "-f", file)
 }
 
 // gridsReady waits until every site of the workload grids is ready, and there are this many. After the deadline
 // the error wraps errWrong.
-func gridsReady(ctx context.Context, c *cluster.Cluster, sites int64) error {
-	client, err := dynamic.NewForConfig(c.RESTConfig())
+func (d *demo) gridsReady(ctx context.Context, sites int64) error {
+	client, err := dynamic.NewForConfig(d.cluster.RESTConfig())
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}

@@ -29,6 +29,8 @@ const (
 
 // showHub shows what a wrapper receives from the cloud before and after there is a hub.
 func (d *demo) showHub(ctx context.Context) error {
+	fmt.Printf("\n8. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's site\n\n",
+		sitesServices, siteEndpoints, newSite, hubNode)
 	if err := d.createSites(ctx); err != nil {
 		return err
 	}

@@ -18,8 +18,15 @@ var tools = []struct{ program, debianPackage string }{
 	{"conntrack", "conntrack"},
 }
 
-// checkTools looks for the programs that kube-proxy runs, and installs what is missing if it may.
-func checkTools(ctx context.Context, install bool) error {
+// checkMachine looks whether nodes can be had, and for the programs that kube-proxy runs, of which it installs what is
+// missing if it may.
+func checkMachine(ctx context.Context, install bool) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("network namespaces need root, and this is user %d", os.Geteuid())
+	}
+	if err := netns.Supported(); err != nil {
+		return err
+	}
 	// A login shell of an ordinary user on Debian lacks these.
 	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
 		return fmt.Errorf("extending PATH: %w", err)
@@ -59,41 +66,16 @@ func missingPackages() []string {
 	return missing
 }
 
-// dataPlaneObstacle tells why nodes with a data plane cannot be had on this machine; nil if they can.
-func dataPlaneObstacle() error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("network namespaces need root, and this is user %d", os.Geteuid())
-	}
-	return netns.Supported()
-}
-
-// prepareMachine installs what is missing, or settles for the API view if namespaces are not to be had.
-func (o *options) prepareMachine(ctx context.Context, settings *cluster.Options) error {
-	if obstacle := dataPlaneObstacle(); obstacle != nil {
-		settings.APIViewOnly = true
-		fmt.Printf("No data plane here: %v.\nShowing the API view only: the control plane and the wrappers run on loopback,\nbut there is no kube-proxy and nothing to curl. Run it as root for all of it.\n\n", obstacle)
-		return nil
-	}
-	return checkTools(ctx, o.install)
-}
-
 // printAccess tells how to use the cluster.
-func (o *options) printAccess(c *cluster.Cluster) {
+func printAccess(c *cluster.Cluster) {
 	fmt.Printf("\n  export KUBECONFIG=%s\n", c.Kubeconfig())
 	if _, err := exec.LookPath("kubectl"); err == nil {
 		fmt.Println("  kubectl get nodes,pods,services -o wide")
 	} else {
-		fmt.Printf("  alias kubectl='%s kubectl'\n", o.components)
+		fmt.Printf("  alias kubectl='%s kubectl'\n", program("components"))
 	}
 	for _, node := range c.Nodes() {
-		site := node.Spec.Labels[siteLabel]
-		switch {
-		case node.Namespace() != "":
-			fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Spec.Name, site)
-		case !node.Spec.Direct:
-			fmt.Printf("  curl %s/api/v1/services  # what the wrapper of %s (%s) serves\n", node.WrapperURL(),
-				node.Spec.Name, site)
-		}
+		fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Name(), node.Spec.Labels[siteLabel])
 	}
 	fmt.Printf("  Logs: %s/logs\n", c.Dir())
 }

@@ -16,10 +16,10 @@ import (
 const demoStateful = "db"
 
 // names shows what the same name is on every node: the pod of the node's own site.
-func (o *options) names(ctx context.Context, d *demo) error {
+func (d *demo) names(ctx context.Context) error {
 	name := fmt.Sprintf("%s-0.%s-svc.%s.svc.cluster.local", demoStateful, demoStateful, demoNamespace)
 	fmt.Printf("\n6. The same name in every site: dig %s, on each node\n\n", name)
-	if err := o.bringHome(ctx, d); err != nil {
+	if err := d.bringHome(ctx); err != nil {
 		return err
 	}
 	var wrong []string
@@ -45,7 +45,7 @@ func (o *options) names(ctx context.Context, d *demo) error {
 
 // bringHome deletes the pods that are on a node which has moved to another site: they have no name until their
 // StatefulSet has made them again, on a node of their site.
-func (o *options) bringHome(ctx context.Context, d *demo) error {
+func (d *demo) bringHome(ctx context.Context) error {
 	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "app=" + demoStateful})
 	if err != nil {
@@ -59,7 +59,7 @@ func (o *options) bringHome(ctx context.Context, d *demo) error {
 		fmt.Printf("   %s runs on %s, which has moved to %s. Its StatefulSet recreates it in its own site:\n",
 			pod.Name, pod.Spec.NodeName, site)
 		fmt.Printf("   $ kubectl delete pod %s\n", pod.Name)
-		if err := o.kubectl(ctx, d.cluster, "delete", "pod", pod.Name); err != nil {
+		if err := d.kubectl(ctx, "delete", "pod", pod.Name); err != nil {
 			return err
 		}
 		fmt.Println()

@@ -33,8 +33,6 @@ type Component struct {
 	thread  *netns.Thread
 	path    string
 	logFile string
-	// privateTmp, if set, is a directory that this component of the components binary sees as /tmp.
-	privateTmp string
 	// ready asks the component whether it is ready; the error says why it is not.
 	ready        func(context.Context) error
 	readyTimeout time.Duration
@@ -131,10 +129,6 @@ func (c *Component) Launch() error {
 	cmd := exec.Command(c.path, c.args...) //nolint:gosec,noctx // what the caller of Start says; it outlives every context
 	cmd.Env = c.env
 	cmd.Stdout, cmd.Stderr = log, log
-	if c.privateTmp != "" {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-		cmd.Env = append(append([]string(nil), c.env...), "COMPONENT_TMP="+c.privateTmp)
-	}
 	if err := c.thread.Start(cmd); err != nil {
 		return fmt.Errorf("%s: starting %s: %w", c.name, c.path, err)
 	}

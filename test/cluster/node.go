@@ -39,8 +39,8 @@ const (
 type Node struct {
 	// Spec is how the node was made, with the cluster's defaults filled in.
 	Spec NodeSpec
-	// KubeProxy is nil with APIViewOnly, Wrapper if the node is direct, Kubelet if kwok plays the kubelet.
-	KubeProxy, Wrapper, Kubelet *Component
+	// KubeProxy is nil with APIViewOnly, Wrapper if the node is direct.
+	KubeProxy, Wrapper *Component
 	// LiteAPIServer is set if the node's spec asks for it.
 	LiteAPIServer *Component
 	// DNSDaemon, CoreDNS and HostsFile are set if the cluster has Options.DNSDaemon.
@@ -134,12 +134,7 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 		thread = node.namespace.Thread
 	}
 	c.enterNode(node)
-	if node.Spec.Kubelet {
-		err = c.startKubelet(ctx, node)
-	} else {
-		err = c.createNodeObject(ctx, node)
-	}
-	if err != nil {
+	if err := c.createNodeObject(ctx, node); err != nil {
 		return err
 	}
 	if node.Spec.Runtime {
@@ -326,59 +321,24 @@ func (n *Node) rulesCounted(ctx context.Context) error {
 	return nil
 }
 
-// startKubelet starts the real kubelet over its fake runtime and waits until it reports itself Ready, which it
-// does in rounds of 10 s. The Node is registered for it, not Ready: a kubelet that finds none first fails for
-// up to 20 s to annotate it.
-func (c *Cluster) startKubelet(ctx context.Context, node *Node) error {
-	if err := c.registerNode(ctx, node, corev1.ConditionFalse); err != nil {
-		return err
-	}
-	tmp := filepath.Join(c.dir, "tmp", "kubelet-"+node.Spec.Name)
-	if err := os.MkdirAll(tmp, 0o750); err != nil {
-		return fmt.Errorf("creating the kubelet's directory: %w", err)
-	}
-	const kubeconfig = "kubeconfig" // in what the kubelet sees as /tmp
-	if _, err := c.credentials.writeKubeconfig(filepath.Join(tmp, kubeconfig), RoleAdmin,
-		c.apiServerURL()); err != nil {
-		return err
-	}
-	ready := func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) }
-	node.Kubelet = c.program("kubelet@"+node.Spec.Name, c.options.Components, node.namespace.Thread, ready,
-		"kubemark", "--morph=kubelet", "--name="+node.Spec.Name, "--kubeconfig=/tmp/"+kubeconfig,
-		"--use-host-image-service=false", "--cert-dir=/tmp",
-	)
-	node.Kubelet.privateTmp = tmp
-	return c.startStep(ctx, node.Kubelet)
-}
-
 // object is the Node as it is created, without status.
 func (n *Node) object() *corev1.Node {
 	object := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   n.Spec.Name,
-			Labels: map[string]string{corev1.LabelHostname: n.Spec.Name, corev1.LabelOSStable: "linux"},
+			Name:        n.Spec.Name,
+			Labels:      map[string]string{corev1.LabelHostname: n.Spec.Name, corev1.LabelOSStable: "linux"},
+			Annotations: map[string]string{KwokAnnotation: "fake"},
 		},
 		Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR, PodCIDRs: []string{n.PodCIDR}},
 	}
 	for key, value := range n.Spec.Labels {
 		object.Labels[key] = value
 	}
-	if !n.Spec.Kubelet {
-		object.Annotations = map[string]string{KwokAnnotation: "fake"}
-	}
 	return object
 }
 
 // createNodeObject creates the Node as its kubelet would have, and waits until pods can be scheduled to it.
 func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
-	if err := c.registerNode(ctx, node, corev1.ConditionTrue); err != nil {
-		return err
-	}
-	return c.poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
-}
-
-// registerNode creates the Node with its addresses, resources and this condition Ready.
-func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.ConditionStatus) error {
 	if _, err := c.client.CoreV1().Nodes().Create(ctx, node.object(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the Node: %w", err)
 	}
@@ -401,7 +361,7 @@ func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.Con
 		Allocatable: resources,
 		Phase:       corev1.NodeRunning, // kwok's heartbeat stage asks for it
 		Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: ready, Reason: "Registered",
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Registered",
 			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
 		Addresses: addresses,
@@ -414,7 +374,7 @@ func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.Con
 		metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("setting the Node's status: %w", err)
 	}
-	return nil
+	return c.poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
 }
 
 // nodeReady asks whether the node is Ready and takes pods.

@@ -118,9 +118,6 @@ type NodeSpec struct {
 	// Configured gives this node's kube-proxy a configuration file, whose clientConnection.kubeconfig leads to the
 	// wrapper, in place of flags and --master.
 	Configured bool
-	// Kubelet runs a real kubelet over a fake runtime (kubemark) on this node instead of kwok. All its pods
-	// have the address 192.168.192.168, at which nothing listens.
-	Kubelet bool
 	// Interposed puts an Interposer between this node's wrapper and kube-apiserver.
 	Interposed bool
 	// Lite, with Interposed, lets that stand in for SuperEdge's lite-apiserver from the start.
@@ -202,9 +199,6 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 	}
 	if o.Wrapper == "" {
 		spec.Direct = true
-	}
-	if spec.Kubelet && o.APIViewOnly {
-		return fmt.Errorf("node %s: a kubelet needs a namespace of its own, which APIViewOnly rules out", spec.Name)
 	}
 	if spec.Direct && (spec.Interposed || spec.StateDirSize != 0) {
 		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none",

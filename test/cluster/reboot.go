@@ -31,8 +31,7 @@ func (n *Node) Reboot(ctx context.Context) error {
 // components are the node's processes.
 func (n *Node) components() []*Component {
 	var components []*Component
-	for _, component := range []*Component{n.Wrapper, n.KubeProxy, n.Kubelet, n.DNSDaemon, n.CoreDNS,
-		n.LiteAPIServer} {
+	for _, component := range []*Component{n.Wrapper, n.KubeProxy, n.DNSDaemon, n.CoreDNS, n.LiteAPIServer} {
 		if component != nil {
 			components = append(components, component)
 		}

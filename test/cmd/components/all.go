@@ -13,7 +13,6 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
-	kubemark "k8s.io/kubernetes/cmd/kubemark/app"
 
 	"github.com/application-grid/application-grid/test/k3s/standin"
 )
@@ -22,7 +21,6 @@ func init() {
 	components["kubeadm"] = runKubeadm
 	components["kubelet"] = func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) }
 	components["k3s"] = standin.Run
-	components["kubemark"] = func() int { return cli.Run(kubemark.NewHollowNodeCommand()) }
 }
 
 func runControllerManager() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }

@@ -5,9 +5,6 @@
 //	components kube-apiserver --etcd-servers=...
 //
 // By a link to it that has a component's name it is that component.
-//
-// If the environment variable COMPONENT_TMP names a directory, it is mounted over /tmp first. The process must
-// have been started in a mount namespace of its own then; it is for components that insist on /tmp.
 package main
 
 import (
@@ -20,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	"golang.org/x/sys/unix"
 	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
@@ -50,12 +46,6 @@ var components = map[string]func() int{
 }
 
 func main() {
-	if dir := os.Getenv("COMPONENT_TMP"); dir != "" {
-		if err := unix.Mount(dir, "/tmp", "", unix.MS_BIND, ""); err != nil {
-			fmt.Fprintf(os.Stderr, "components: mounting %s over /tmp: %v\n", dir, err)
-			os.Exit(1)
-		}
-	}
 	if run, ok := components[filepath.Base(os.Args[0])]; ok {
 		os.Exit(run())
 	}

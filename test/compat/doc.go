@@ -1,6 +1,6 @@
 // Package compat shows which releases of which clients work through application-grid-wrapper, by running them:
 // the kube-proxies of the releases that have a module in a directory here, kube-proxy-MINOR, and of the one in the
-// components binary; CoreDNS; kubectl; and client-go's informers.
+// components binary; CoreDNS; and kubectl.
 //
 // It is not part of `make test`, because every release of kube-proxy takes minutes to build. `make compat` builds
 // them and runs it, prints what worked as a table, and writes the table into docs/compatibility.md.

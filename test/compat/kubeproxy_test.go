@@ -38,14 +38,13 @@ const (
 var restartedCodes = []int{http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable, http.StatusGone}
 
 // fixture is a cluster with every kube-proxy in every protocol and mode on a node of its own, spread over two
-// sites, and informers at two of these nodes.
+// sites.
 type fixture struct {
 	suite.Test
-	ctx       context.Context
-	client    kubernetes.Interface
-	service   *corev1.Service
-	proxies   []*proxyNode
-	informers []*informerNode
+	ctx     context.Context
+	client  kubernetes.Interface
+	service *corev1.Service
+	proxies []*proxyNode
 	// unready are the nodes whose pod is not ready.
 	unready map[string]bool
 	// keys are the topology keys of the Service.
@@ -68,47 +67,46 @@ type proxyNode struct {
 	node *cluster.Node // nil if it did not start
 }
 
-// TestKubeProxyAndInformers takes all kube-proxies, and client-go's informers, through what happens in a cluster.
-// What fails somewhere is told for all in the end.
-func TestKubeProxyAndInformers(t *testing.T) {
+// TestKubeProxies takes all kube-proxies through what happens in a cluster. What fails somewhere is told for all in the
+// end.
+func TestKubeProxies(t *testing.T) {
 	f := start(t, nil)
 	f.setKeys(siteLabel)
 	f.addNodes(everyCombination())
-	f.startInformers()
 
-	f.expect("site-local")
+	f.expectReach("site-local")
 	f.move(cluster.ListThenWatch)
-	f.expect("half of the nodes relabelled")
+	f.expectReach("half of the nodes relabelled")
 	f.move(cluster.WatchList, cluster.Unasked)
-	f.expect("the other half relabelled")
+	f.expectReach("the other half relabelled")
 
 	f.setKeys(corev1.LabelHostname)
-	f.expect("topologyKeys changed")
+	f.expectReach("topologyKeys changed")
 	f.setKeys()
-	f.expect("topologyKeys removed")
+	f.expectReach("topologyKeys removed")
 	f.setKeys(siteLabel)
-	f.expect("topologyKeys set again")
+	f.expectReach("topologyKeys set again")
 
 	one, other := f.oneOf(siteA), f.oneOf(siteB)
 	f.setReady(one, corev1.ConditionFalse)
-	f.expect("an endpoint not ready")
+	f.expectReach("an endpoint not ready")
 	f.setReady(one, corev1.ConditionTrue)
-	f.expect("ready again")
+	f.expectReach("ready again")
 	f.checkCodes("before the restart", http.StatusOK, http.StatusCreated)
 
 	f.eachNode("stopping the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Stop() })
 	f.expectReach("rules kept while there is no wrapper")
 	f.setReady(other, corev1.ConditionFalse)
 	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
-	f.expect("wrapper restarted: followed what happened meanwhile")
+	f.expectReach("wrapper restarted: followed what happened meanwhile")
 	f.setReady(other, corev1.ConditionTrue)
-	f.expect("wrapper restarted: followed a change afterwards")
+	f.expectReach("wrapper restarted: followed a change afterwards")
 
 	f.eachNode("restarting kube-proxy", func(n *proxyNode) error { return n.node.KubeProxy.Restart(f.ctx) })
 	f.setReady(one, corev1.ConditionFalse)
-	f.expect("kube-proxy restarted")
+	f.expectReach("kube-proxy restarted")
 	f.setReady(one, corev1.ConditionTrue)
-	f.expect("at last as in the beginning")
+	f.expectReach("at last as in the beginning")
 
 	f.checkCodes("after the restart", restartedCodes...)
 	f.noteRequests()
@@ -260,13 +258,6 @@ func (f *fixture) expected(from *proxyNode) string {
 	return strings.Join(reached, " ")
 }
 
-// expect waits until every kube-proxy and every informer is as it should be.
-func (f *fixture) expect(step string) {
-	f.Helper()
-	f.expectReach(step)
-	f.expectViews(step)
-}
-
 // expectReach waits until the data plane of every node is as it should be.
 func (f *fixture) expectReach(step string) {
 	f.Helper()
@@ -356,23 +347,11 @@ func (f *fixture) noteRequests() {
 			return speaks(n.spec.Protocol, requests)
 		})
 	}
-	for _, n := range f.informers {
-		f.try(&n.subject, "protocol", func() error {
-			requests, err := logged(n.at.node, n.userAgent())
-			if err != nil {
-				return err
-			}
-			return speaks(cluster.Protocol(n.row.protocol), requests)
-		})
-	}
 }
 
 // conclude makes the rows of the table.
 func (f *fixture) conclude() {
 	for _, n := range f.proxies {
-		results.add(n.verdict())
-	}
-	for _, n := range f.informers {
 		results.add(n.verdict())
 	}
 }

@@ -28,7 +28,7 @@ const (
 type binaries struct {
 	components, wrapper, dnsDaemon string
 	kubeProxies                    []kubeProxy // in the order of their releases
-	coreDNS, clientGo              string      // the releases among the components
+	coreDNS                        string      // the release among the components
 }
 
 // kubeProxy is one release of kube-proxy.
@@ -113,17 +113,8 @@ func (b *binaries) identify(proxy *kubeProxy) error {
 		if module.Path == "k8s.io/kubernetes" {
 			proxy.version = strings.TrimPrefix(module.Version, "v")
 		}
-		if path != b.components {
-			continue
-		}
-		switch module.Path {
-		case "github.com/coredns/coredns":
+		if path == b.components && module.Path == "github.com/coredns/coredns" {
 			b.coreDNS = strings.TrimPrefix(module.Version, "v")
-		case "k8s.io/client-go":
-			if module.Replace != nil {
-				module = module.Replace
-			}
-			b.clientGo = strings.TrimPrefix(module.Version, "v")
 		}
 	}
 	if proxy.version == "" {

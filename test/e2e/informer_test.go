@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 
@@ -113,6 +112,11 @@ func TestInformersConverge(t *testing.T) {
 			f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "ordered", metav1.DeleteOptions{}))
 			f.expectViews("moved back, a Service deleted", clients)
 
+			f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Stop() })
+			f.setReady("before", "b2", corev1.ConditionFalse)
+			f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
+			f.expectViews("the wrappers restarted", clients)
+
 			for _, client := range clients {
 				client.requests.mu.Lock()
 				lists, watchLists := len(client.requests.lists), len(client.requests.watchLists)
@@ -186,45 +190,39 @@ func (f *fixture) settled() error {
 }
 
 func (c *informerClient) compare(services []corev1.Service, view map[string]*discoveryv1.EndpointSlice) error {
-	gotServices, err := c.factory.Core().V1().Services().Lister().List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	if len(gotServices) != len(services) {
-		return fmt.Errorf("%d Services, want %d", len(gotServices), len(services))
-	}
+	want := map[string]metav1.Object{}
 	for i := range services {
-		want := services[i].DeepCopy()
-		got, err := c.factory.Core().V1().Services().Lister().Services(want.Namespace).Get(want.Name)
-		if err != nil {
-			return err
-		}
-		got = got.DeepCopy()
-		normalize(want)
-		normalize(got)
-		if !equality.Semantic.DeepEqual(got, want) {
-			return fmt.Errorf("Service %s/%s differs: %s", want.Namespace, want.Name, diff.Diff(want, got))
-		}
+		want["Service "+services[i].Namespace+"/"+services[i].Name] = &services[i]
 	}
-	gotSlices, err := c.factory.Discovery().V1().EndpointSlices().Lister().List(labels.Everything())
+	for key, slice := range view {
+		want["EndpointSlice "+key] = slice
+	}
+	got := map[string]metav1.Object{}
+	known, err := c.factory.Core().V1().Services().Lister().List(labels.Everything())
 	if err != nil {
 		return err
 	}
-	if len(gotSlices) != len(view) {
-		return fmt.Errorf("%d EndpointSlices, want %d", len(gotSlices), len(view))
+	for _, service := range known {
+		got["Service "+service.Namespace+"/"+service.Name] = service.DeepCopy()
 	}
-	for key, want := range view {
-		namespace, name, _ := strings.Cut(key, "/")
-		got, err := c.factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(namespace).Get(name)
-		if err != nil {
-			return err
+	slices, err := c.factory.Discovery().V1().EndpointSlices().Lister().List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, slice := range slices {
+		got["EndpointSlice "+slice.Namespace+"/"+slice.Name] = slice.DeepCopy()
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("%d Services and EndpointSlices, want %d", len(got), len(want))
+	}
+	for name, object := range want {
+		if got[name] == nil {
+			return fmt.Errorf("there is no %s", name)
 		}
-		got = got.DeepCopy()
-		want = want.DeepCopy()
-		normalize(want)
-		normalize(got)
-		if !equality.Semantic.DeepEqual(got, want) {
-			return fmt.Errorf("EndpointSlice %s differs: %s", key, diff.Diff(want, got))
+		normalize(object)
+		normalize(got[name])
+		if !equality.Semantic.DeepEqual(got[name], object) {
+			return fmt.Errorf("%s differs: %s", name, diff.Diff(object, got[name]))
 		}
 	}
 	return nil

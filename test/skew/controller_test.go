@@ -86,9 +86,13 @@ func TestController(t *testing.T) {
 		})
 	}
 	ready("older")
-	before := running(&test)
-	// Two sites: 2 Deployments with 4 pods, 2 StatefulSets with 2, a Service and the API server's own.
-	if len(before) < 2+4+2+2+2 {
+	running := func() map[string]string {
+		return test.Identities(suite.Dynamic(t, c.RESTConfig()), metav1.NamespaceDefault)
+	}
+	before := running()
+	// Two sites: 2 Deployments with 2 ReplicaSets and 4 pods, 2 StatefulSets with 2 revisions and 2 pods, a Service and
+	// the API server's own.
+	if len(before) < 2+2+4+2+2+2+2 {
 		t.Fatalf("the grids have made %v only", slices.Sorted(maps.Keys(before)))
 	}
 	for _, release := range []string{today, older} {
@@ -96,41 +100,10 @@ func TestController(t *testing.T) {
 		test.Must(program.Restart(t.Context()))
 		test.Eventually(release+": every grid is reconciled", func() error { return reconciled(&test, program) })
 		ready(release)
-		if after := running(&test); !maps.Equal(before, after) {
+		if after := running(); !maps.Equal(before, after) {
 			t.Errorf("with the controller of %s this changed:\nbefore %v\nafter  %v", release, before, after)
 		}
 	}
-}
-
-// running are what grids have made: workloads and Services with their generation, pods with their UID.
-func running(test *suite.Test) map[string]string {
-	test.Helper()
-	client, found := test.Cluster.Client(), map[string]string{}
-	ctx, all := test.Context(), metav1.ListOptions{}
-	add := func(kind string, meta metav1.ObjectMeta) {
-		found[kind+" "+meta.Name] = fmt.Sprintf("%s, generation %d", meta.UID, meta.Generation)
-	}
-	deployments, err := client.AppsV1().Deployments("default").List(ctx, all)
-	test.Must(err)
-	for _, d := range deployments.Items {
-		add("Deployment", d.ObjectMeta)
-	}
-	sets, err := client.AppsV1().StatefulSets("default").List(ctx, all)
-	test.Must(err)
-	for _, s := range sets.Items {
-		add("StatefulSet", s.ObjectMeta)
-	}
-	services, err := client.CoreV1().Services("default").List(ctx, all)
-	test.Must(err)
-	for _, s := range services.Items {
-		add("Service", s.ObjectMeta)
-	}
-	pods, err := client.CoreV1().Pods("default").List(ctx, all)
-	test.Must(err)
-	for _, p := range pods.Items {
-		add("Pod", p.ObjectMeta)
-	}
-	return found
 }
 
 // reconciled is nil if the controller that runs has reconciled grids of every kind that there is.

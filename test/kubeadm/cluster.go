@@ -335,7 +335,7 @@ func (c *Cluster) join(ctx context.Context) error {
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	return poll(ctx, 3*time.Minute, func() error {
 		for _, node := range c.nodes {
-			if err := c.nodeReady(ctx, node.name); err != nil {
+			if err := c.NodeReady(ctx, node.name); err != nil {
 				return err
 			}
 		}

@@ -14,13 +14,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
 	"github.com/application-grid/application-grid/test/kubeadm/operate"
-	"github.com/application-grid/application-grid/test/workload"
 )
 
 const (
@@ -99,32 +96,13 @@ func (o *operator) ordinaryPodsComeBackAlone(nodes ...*kubeadm.Node) {
 	}
 	o.Pause(shared.ControlPlane().Name())
 
-	o.Must(shared.ControlPlane().CutLink())
-	for _, node := range nodes {
-		o.Must(node.PowerCut())
-	}
-	for _, node := range nodes {
-		o.Must(node.PowerOn())
-	}
-	begin := time.Now()
-	for _, node := range nodes {
-		o.Eventually("all pods of "+node.Name()+" are ready without the cloud, as its kubelet says", func() error {
-			return o.kubeletHas(node, pods[node.Name()])
-		})
-	}
-	if took := time.Since(begin); took > startsAgain {
+	took := o.recoverAlone(o.Service, nodes, func(node *kubeadm.Node) error { // as its kubelet says
+		return o.kubeletHas(node, pods[node.Name()])
+	})
+	if took > startsAgain {
 		o.Errorf("all pods were ready %s after power came back", took)
-	} else {
-		o.Logf("all pods are ready %.1f s after power came back: %v", took.Seconds(), pods)
-	}
-	report, err := workload.SiteRecovers(o.Context(), nodes, workload.URL(o.Service), answersAgain, observed)
-	o.Logf("all pods are ready:\n%s", report)
-	if err != nil {
-		o.Error(err)
 	}
 	for _, node := range nodes {
-		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
-			len(nodes)-1))
 		o.namesAnswer(node, dns)
 		if now := o.volumesOf(node); now != before[node.Name()]["files"] {
 			o.Errorf("the files of the pods of %s are\n%s, and were\n%s", node.Name(), now, before[node.Name()]["files"])
@@ -201,13 +179,12 @@ func (o *operator) readyPods(node *kubeadm.Node) map[string]string {
 	o.Helper()
 	found := map[string]string{}
 	o.Eventually("all pods of "+node.Name()+" are ready", func() error {
-		list, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
+		list, err := o.listPods("", node.Name())
 		if err != nil {
 			return err
 		}
 		clear(found)
-		for _, pod := range list.Items {
+		for _, pod := range list {
 			if !kubeadm.Ready(&pod) {
 				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
 			}
@@ -261,21 +238,14 @@ func (o *operator) kubeletHas(node *kubeadm.Node, want map[string]string) error 
 
 // cloudHas is nil if kube-apiserver has these pods of a ready node as they are here.
 func (o *operator) cloudHas(node *kubeadm.Node, alone map[string]*corev1.Pod) error {
-	found, err := o.Client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+	if err := shared.NodeReady(o.Context(), node.Name()); err != nil {
+		return err
+	}
+	list, err := o.listPods("", node.Name())
 	if err != nil {
 		return err
 	}
-	for _, condition := range found.Status.Conditions {
-		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			return fmt.Errorf("the node: %s", condition.Message)
-		}
-	}
-	list, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
-	if err != nil {
-		return err
-	}
-	for _, pod := range list.Items {
+	for _, pod := range list {
 		here := alone[string(pod.UID)]
 		if here == nil || !kubeadm.Ready(&pod) || pod.Status.PodIP != here.Status.PodIP ||
 			pod.Status.ContainerStatuses[0].ContainerID != here.Status.ContainerStatuses[0].ContainerID {

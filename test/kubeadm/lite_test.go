@@ -304,7 +304,7 @@ func (o *operator) useLite(node *kubeadm.Node) (end func()) {
 	o.Helper()
 	o.Must(node.Install(filepath.Join(shared.Programs, "lite-apiserver"), kubeadm.LiteProgram))
 	o.Must(node.WriteFile(kubeadm.LiteConfig, "LITE_APISERVER_ARGS=\"--unsealed --file-cache-path="+liteDir+"\"\n"))
-	o.Eventually("lite-apiserver is ready", func() error { return o.liteReady(node) })
+	o.Answers(node, "http://127.0.0.1:51009/readyz", http.StatusOK)
 	o.Must(node.WriteFile(kubeadm.KubeletArguments, "KUBELET_EXTRA_ARGS=--kubeconfig="+liteDir+"/kubelet.conf\n"))
 	o.restartKubelet(node)
 	return func() {
@@ -352,15 +352,6 @@ func (o *operator) restartKubelet(node *kubeadm.Node) {
 	})
 }
 
-// liteReady is nil if lite-apiserver is ready.
-func (o *operator) liteReady(node *kubeadm.Node) error {
-	reply, err := node.Get(o.Context(), "http://127.0.0.1:51009/readyz")
-	if err == nil && reply.Status != http.StatusOK {
-		err = fmt.Errorf("it says %s", reply.Body)
-	}
-	return err
-}
-
 // podsAreReady waits until the pods of these workloads answer, and kube-apiserver says that the node and they are ready
 // where they answer.
 func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
@@ -378,29 +369,19 @@ func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
 					answers)
 			}
 		}
-		found, err := o.Client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, condition := range found.Status.Conditions {
-			if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-				return errors.New(condition.Message)
-			}
-		}
-		return nil
+		return shared.NodeReady(o.Context(), node.Name())
 	})
 }
 
 // podsOfAlone are the pods of the namespace on the node, by their workload.
 func (o *operator) podsOfAlone(node *kubeadm.Node) (map[string]*corev1.Pod, error) {
-	list, err := o.Client.CoreV1().Pods("alone").List(o.Context(), metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
+	list, err := o.listPods("alone", node.Name())
 	if err != nil {
 		return nil, err
 	}
 	found := map[string]*corev1.Pod{}
-	for i, pod := range list.Items {
-		found[pod.Labels["app"]] = &list.Items[i]
+	for i, pod := range list {
+		found[pod.Labels["app"]] = &list[i]
 	}
 	return found, nil
 }

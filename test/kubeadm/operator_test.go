@@ -5,6 +5,7 @@ import (
 
 	"github.com/application-grid/application-grid/test/kubeadm"
 	"github.com/application-grid/application-grid/test/kubeadm/operate"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 )
@@ -61,15 +62,24 @@ func (o *operator) expectOn(selector string, nodes ...string) {
 	})
 }
 
+// listPods are the pods that the API server has of a node, in a namespace or, for "", in all.
+func (o *operator) listPods(namespace, node string) ([]corev1.Pod, error) {
+	pods, err := o.Client.CoreV1().Pods(namespace).List(o.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pods.Items, nil
+}
+
 // podsOn are the names of all pods that the API server has of a node.
 func (o *operator) podsOn(node string) []string {
 	o.Helper()
-	pods, err := o.Client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
+	pods, err := o.listPods("", node)
 	o.Must(err)
 	var names []string
-	for _, pod := range pods.Items {
+	for _, pod := range pods {
 		names = append(names, pod.Name)
 	}
 	return names

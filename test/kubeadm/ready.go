@@ -13,8 +13,8 @@ import (
 	"github.com/application-grid/application-grid/internal/testkit/await"
 )
 
-// nodeReady is nil if the node's kubelet says that it is ready.
-func (c *Cluster) nodeReady(ctx context.Context, name string) error {
+// NodeReady is nil if the node's kubelet says that it is ready.
+func (c *Cluster) NodeReady(ctx context.Context, name string) error {
 	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err

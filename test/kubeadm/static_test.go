@@ -96,7 +96,15 @@ func (o *operator) comesBackAlone(nodes ...*kubeadm.Node) {
 	o.Pause(shared.ControlPlane().Name())
 	o.kubeletSays(nodes[0], service)
 
-	o.recoverAlone(service, nodes)
+	o.recoverAlone(service, nodes, func(node *kubeadm.Node) error {
+		if err := wrapperReady(o.Context(), node); err != nil {
+			return err
+		}
+		if _, err := node.Run(o.Context(), "curl", "-sS", "--max-time", "1", "http://localhost:10256/livez"); err != nil {
+			return err
+		}
+		return contains(o.processesOn(node.Name()), "echo")
+	})
 
 	for _, name := range names {
 		site.Widen(name, names...)
@@ -165,9 +173,11 @@ func (o *operator) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
 	})
 }
 
-// recoverAlone takes the link and all power from the nodes, and gives power back. They reach each other's pods as soon
-// as is promised, and their wrappers exchange facts.
-func (o *operator) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) {
+// recoverAlone takes the link and all power from the nodes, and gives power back. When all is up on each, after the time
+// that it returns, they reach each other's pods as soon as is promised, and their wrappers exchange facts.
+func (o *operator) recoverAlone(
+	service *corev1.Service, nodes []*kubeadm.Node, up func(*kubeadm.Node) error,
+) (took time.Duration) {
 	o.Helper()
 	o.Must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
@@ -178,20 +188,12 @@ func (o *operator) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) 
 	}
 	begin := time.Now()
 	for _, node := range nodes {
-		o.Eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
-			if err := wrapperReady(o.Context(), node); err != nil {
-				return err
-			}
-			if _, err := node.Run(o.Context(), "curl", "-sS", "--max-time", "1",
-				"http://localhost:10256/livez"); err != nil {
-				return err
-			}
-			return contains(o.processesOn(node.Name()), "echo")
-		})
+		o.Eventually("all is up on "+node.Name(), func() error { return up(node) })
 	}
-	o.Logf("all processes are up %.1f s after power came back", time.Since(begin).Seconds())
+	took = time.Since(begin)
+	o.Logf("all is up %.1f s after power came back", took.Seconds())
 	report, err := workload.SiteRecovers(o.Context(), nodes, workload.URL(service), answersAgain, observed)
-	o.Logf("all processes are up:\n%s", report)
+	o.Logf("all is up:\n%s", report)
 	if err != nil {
 		o.Error(err)
 	}
@@ -199,6 +201,7 @@ func (o *operator) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) 
 		o.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
 			len(nodes)-1))
 	}
+	return took
 }
 
 // kubeletSays cuts the link of a node, and changes what the readiness probe of its pod finds. The kubelet goes on

@@ -1,11 +1,9 @@
 package install
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -226,40 +224,30 @@ func (f *fixture) deleteCRDs(these ...string) {
 // overlay is a kustomization of a user's own, as docs/kubeadm.md has it.
 func (f *fixture) overlay(directory string) string {
 	f.Helper()
-	absolute, err := filepath.Abs(manifests)
-	f.Must(err)
-	overlay := f.TempDir()
-	base, err := filepath.Rel(overlay, filepath.Join(absolute, directory)) // kustomize wants it relative
-	f.Must(err)
-	f.Must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"),
-		[]byte(`apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [`+base+`]
-images:
-  - {name: application-grid-controller, newName: registry.example.org/application-grid-controller, newTag: v1}
-  - {name: application-grid-wrapper, newName: registry.example.org/application-grid-wrapper, newTag: v1}
-  - {name: statefulset-grid-daemon, newName: registry.example.org/statefulset-grid-daemon, newTag: v1}
-  - {name: registry.k8s.io/kube-proxy, newTag: v1.37.1}
-`), 0o600))
-	return overlay
+	return writeKustomization(f.T, kustomizationHead+"resources: [../manifests/"+directory+"]"+images, nil)
 }
 
-// installKubeadmsKubeProxy applies kubeadm's own templates.
+// writeKubeadmsKubeProxy applies kubeadm's own templates.
 func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	f.Helper()
-	values := map[string]string{
+	for _, manifest := range []string{kubeadms(f.T, kubeadm.KubeProxyConfigMap19), kubeadms(f.T, kubeadm.KubeProxyDaemonSet19),
+		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
+		_, err := f.tryKubectl(manifest, verb, "-f", "-")
+		f.Must(err)
+	}
+}
+
+// kubeadms is what kubeadm makes of one of its templates.
+func kubeadms(t *testing.T, text string) string {
+	t.Helper()
+	var manifest strings.Builder
+	suite.Must(t, template.Must(template.New("").Parse(text)).Execute(&manifest, map[string]string{
 		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf",
 		"Image":                "registry.k8s.io/kube-proxy:v1.37.1",
 		"ControlPlaneEndpoint": "https://192.0.2.1:6443",
 		"ProxyConfig":          "    kind: KubeProxyConfiguration\n    clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}",
-	}
-	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19,
-		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
-		var manifest bytes.Buffer
-		f.Must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
-		_, err := f.tryKubectl(manifest.String(), verb, "-f", "-")
-		f.Must(err)
-	}
+	}))
+	return manifest.String()
 }
 
 // awaitPolicy waits until the policy for kubeadm's kube-proxy is in effect. kube-apiserver compiles what is applied a

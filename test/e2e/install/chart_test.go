@@ -76,20 +76,23 @@ func objects(t *testing.T, documents []string) map[string]*unstructured.Unstruct
 // kustomize are the objects of a kustomization of a user's own, by what identifies them.
 func kustomize(t *testing.T, kustomization string, files map[string]string) map[string]*unstructured.Unstructured {
 	t.Helper()
+	return objects(t, build(t, writeKustomization(t, kustomization, files)))
+}
+
+// writeKustomization writes a kustomization with these files beside it, and returns their directory.
+func writeKustomization(t *testing.T, kustomization string, files map[string]string) string {
+	t.Helper()
 	overlay := t.TempDir()
 	absolute, err := filepath.Abs(manifests)
 	suite.Must(t, err)
 	base, err := filepath.Rel(overlay, absolute) // kustomize wants it relative
 	suite.Must(t, err)
-	files = maps.Clone(files)
-	if files == nil {
-		files = map[string]string{}
-	}
-	files["kustomization.yaml"] = strings.ReplaceAll(kustomization, "../manifests", base)
-	for name, content := range files {
+	all := map[string]string{"kustomization.yaml": strings.ReplaceAll(kustomization, "../manifests", base)}
+	maps.Copy(all, files)
+	for name, content := range all {
 		suite.Must(t, os.WriteFile(filepath.Join(overlay, name), []byte(content), 0o600))
 	}
-	return objects(t, build(t, overlay))
+	return overlay
 }
 
 // textOf are objects as YAML.
@@ -137,60 +140,49 @@ func TestChartIsTheKustomizations(t *testing.T) {
 	kubeconfig := strings.ReplaceAll(string(shipped), "https://set-this-to-your-api-server.invalid:6443", plainServer)
 	monitored := []string{"--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
 		"--set=monitoring.dashboard.enabled=true"}
-	const components = "components: [../manifests/monitoring]\n"
+	// A kustomization for kubeadm with these further directories, and the values for it.
+	kubeadm := func(resources, components string) string {
+		list := func(names string) string {
+			return strings.Join(strings.Fields(strings.ReplaceAll(" "+names, " ", " ../manifests/")), ", ")
+		}
+		text := kustomizationHead + "resources: [" + list(strings.TrimSpace("crds kubeadm "+resources)) + "]\n"
+		if components != "" {
+			text += "components: [" + list(components) + "]\n"
+		}
+		return text
+	}
+	onKubeadm := func(values ...string) []string {
+		args := []string{"--set=distribution=kubeadm"}
+		for _, value := range values {
+			args = append(args, "--set="+value)
+		}
+		return args
+	}
 	for _, test := range []struct {
 		name, kustomization string
 		values              []string
 	}{
-		{"kubeadm", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n",
-			[]string{"--set=distribution=kubeadm"}},
-		{"kubeadm, with the hub", kustomizationHead +
-			"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n",
-			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true"}},
-		{
-			"kubeadm, with nothing but the hub",
-			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n" +
-				"components: [../manifests/hub-require, ../manifests/hub-autoscaling]\n",
-			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true", "--set=hub.require=true",
-				"--set=hub.autoscaling=true"},
-		},
-		{
-			"kubeadm, with the exchange of sites",
-			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
-				"components: [../manifests/site-exchange]\n",
-			[]string{"--set=distribution=kubeadm", "--set=siteExchange.enabled=true"},
-		},
-		{
-			"kubeadm, with a CoreDNS in each site",
-			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
-				"components: [../manifests/coredns-edge]\n",
-			[]string{"--set=distribution=kubeadm", "--set=coreDNS.enabled=true"},
-		},
-		{
-			"kubeadm, with the policy for approvals",
-			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/approval-policy]\n",
-			[]string{"--set=distribution=kubeadm", "--set=approvalPolicy.enabled=true"},
-		},
-		{
-			"kubeadm, with a controller for two namespaces",
-			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, bindings.yaml]\n" +
-				"components: [../manifests/controller-namespaces, ../manifests/controller-without-crds]\n" + `patches:
+		{"kubeadm", kubeadm("", ""), onKubeadm()},
+		{"kubeadm, with the hub", kubeadm("application-grid-hub", ""), onKubeadm("hub.enabled=true")},
+		{"kubeadm, with nothing but the hub", kubeadm("application-grid-hub", "hub-require hub-autoscaling"),
+			onKubeadm("hub.enabled=true", "hub.require=true", "hub.autoscaling=true")},
+		{"kubeadm, with the exchange of sites", kubeadm("", "site-exchange"), onKubeadm("siteExchange.enabled=true")},
+		{"kubeadm, with a CoreDNS in each site", kubeadm("", "coredns-edge"), onKubeadm("coreDNS.enabled=true")},
+		{"kubeadm, with the policy for approvals", kubeadm("approval-policy", ""), onKubeadm("approvalPolicy.enabled=true")},
+		{"kubeadm, with a controller for two namespaces",
+			strings.Replace(kubeadm("", "controller-namespaces controller-without-crds"), "kubeadm]", "kubeadm, bindings.yaml]", 1) + `patches:
   - target: {kind: Deployment, name: application-grid-controller}
     patch: |
       - {op: add, path: /spec/template/spec/containers/0/args/1, value: "--namespaces=shop,mall"}
-`,
-			[]string{"--set=distribution=kubeadm", "--set=controller.namespaces={shop,mall}",
-				"--set=controller.manageCRDs=false"},
-		},
+`, onKubeadm("controller.namespaces={shop,mall}", "controller.manageCRDs=false")},
 		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n",
 			[]string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
 		{"plain, with Cilium", plain + "components: [../manifests/cilium]\n", []string{"--set=distribution=plain",
 			"--set=wrapper.server=" + plainServer, "--set=cilium.enabled=true"}},
-		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
-			components, append([]string{"--set=distribution=kubeadm"}, monitored...)},
-		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" + components,
-			append([]string{"--set=distribution=k3s"}, monitored...)},
+		{"kubeadm, monitored", kubeadm("", "monitoring"), append(onKubeadm(), monitored...)},
+		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" +
+			"components: [../manifests/monitoring]\n", append([]string{"--set=distribution=k3s"}, monitored...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want := kustomize(t, test.kustomization+images,

@@ -161,21 +161,3 @@ func (f *fixture) taken(why string) {
 	f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite")
 	f.unlabelEdge1()
 }
-
-// noWarnings waits until kube-apiserver has checked the expressions of these policies, and fails on its warnings.
-func (f *fixture) noWarnings(policies ...string) {
-	f.Helper()
-	for _, policy := range policies {
-		f.Eventually(policy+" is checked", func() error {
-			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
-				"jsonpath={.status.observedGeneration}") == "" {
-				return fmt.Errorf("not yet")
-			}
-			return nil
-		})
-		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
-			"jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
-			f.Errorf("%s: warnings: %s", policy, warnings)
-		}
-	}
-}

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -49,4 +50,24 @@ func (f *fixture) tryKubectl(input string, args ...string) (string, error) {
 	command := f.Kubectl(f.ctx, args...)
 	command.Stdin = strings.NewReader(input)
 	return suite.Output(command)
+}
+
+// prints is a question to wait for: whether kubectl prints something that is this, of an object by a JSONPath.
+func (f *fixture) prints(want, object, path string) func() error {
+	return func() error {
+		out, err := f.tryKubectl("", "get", object, "-o", "jsonpath="+path)
+		if err == nil && out != want {
+			err = fmt.Errorf("%s has %q, not %q", object, out, want)
+		}
+		return err
+	}
+}
+
+// noWarnings waits until kube-apiserver has checked the expressions of these policies, and fails on its warnings.
+func (f *fixture) noWarnings(policies ...string) {
+	f.Helper()
+	for _, policy := range policies {
+		f.Eventually(policy+" is checked, without warnings", f.prints("1 ", "validatingadmissionpolicy/"+policy,
+			"{.status.observedGeneration} {.status.typeChecking.expressionWarnings}"))
+	}
 }

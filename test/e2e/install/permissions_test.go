@@ -28,34 +28,41 @@ import (
 const siteLabel = "zone1"
 
 // unusedForAReason are permissions that no request of this run uses, and why they are given.
-var unusedForAReason = map[permission]string{
-	{cluster.RoleController, "superedge.io", "deploymentgrids/finalizers", "update"}:  ownersChecked,
-	{cluster.RoleController, "superedge.io", "statefulsetgrids/finalizers", "update"}: ownersChecked,
-	{cluster.RoleController, "superedge.io", "daemonsetgrids/finalizers", "update"}:   ownersChecked,
-	{cluster.RoleController, "superedge.io", "servicegrids/finalizers", "update"}:     ownersChecked,
-	{cluster.RoleController, "", "services", "delete"}:                                ownersChecked,
-	{cluster.RoleController, "apps", "replicasets", "list"}:                           "is for sites that fall silent with a change; test/e2e/grid shows that it is enough",
-	// Without a hub.
-	{cluster.RoleHub, "", "nodes", "list"}:                              usedByTheHub,
-	{cluster.RoleHub, "", "nodes", "watch"}:                             usedByTheHub,
-	{cluster.RoleHub, "", "services", "list"}:                           usedByTheHub,
-	{cluster.RoleHub, "", "services", "watch"}:                          usedByTheHub,
-	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "list"}:     usedByTheHub,
-	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "watch"}:    usedByTheHub,
-	{cluster.RoleHub, "", "secrets", "get"}:                             usedByTheHub,
-	{cluster.RoleHub, "", "secrets", "update"}:                          usedByTheHub,
-	{cluster.RoleHub, "", "secrets", "patch"}:                           usedByTheHub,
-	{cluster.RoleHub, "", "secrets", "create"}:                          usedByTheHub,
-	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get"}:   usedByTheHub,
-	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "patch"}: usedByTheHub,
-	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "watch"}: usedByTheHub,
-	{cluster.RoleWrapper, "hub.superedge.io", "shares", "watch"}:        usedByTheHub,
-	{cluster.RoleWrapper, "hub.superedge.io", "shares", "get"}:          usedByTheHub,
+var unusedForAReason = excused([]excuse{
+	{cluster.RoleController, "superedge.io", "deploymentgrids/finalizers statefulsetgrids/finalizers " +
+		"daemonsetgrids/finalizers servicegrids/finalizers", "update", ownersChecked},
+	{cluster.RoleController, "", "services", "delete", ownersChecked},
+	{cluster.RoleController, "apps", "replicasets", "list",
+		"is for sites that fall silent with a change; test/e2e/grid shows that it is enough"},
+	{cluster.RoleHub, "", "nodes services", "list watch", usedByTheHub},
+	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "list watch", usedByTheHub},
+	{cluster.RoleHub, "", "secrets", "get update patch create", usedByTheHub},
+	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get patch watch", usedByTheHub},
+	{cluster.RoleWrapper, "hub.superedge.io", "shares", "watch get", usedByTheHub},
+})
+
+const (
+	usedByTheHub  = "is for clusters with a hub; test/e2e/hub shows that it is enough, and used there"
+	ownersChecked = "is asked for by the admission plugin OwnerReferencesPermissionEnforcement, not by a request"
+)
+
+// excuse is a reason for verbs on resources.
+type excuse struct {
+	role                            cluster.Role
+	group, resources, verbs, reason string
 }
 
-const usedByTheHub = "is for clusters with a hub; test/e2e/hub shows that it is enough, and used there"
-
-const ownersChecked = "is asked for by the admission plugin OwnerReferencesPermissionEnforcement, not by a request"
+func excused(all []excuse) map[permission]string {
+	reasons := map[permission]string{}
+	for _, e := range all {
+		for _, resource := range strings.Fields(e.resources) {
+			for _, verb := range strings.Fields(e.verbs) {
+				reasons[permission{e.role, e.group, resource, verb}] = e.reason
+			}
+		}
+	}
+	return reasons
+}
 
 // permission is one verb on one resource, with the subresource after a slash.
 type permission struct {
@@ -140,9 +147,8 @@ func (f *fixture) useGrids() {
 			"deploymentgrids/web", "daemonsetgrids/web", "statefulsetgrids/web", "statefulsetgrids/db",
 			"deploymentgrids/adopted", "daemonsetgrids/adopted", "statefulsetgrids/adopted",
 		} {
-			out, err := f.tryKubectl("", "get", grid, "-o", "jsonpath={.status.readySites}")
-			if err != nil || out != "2" {
-				return fmt.Errorf("%s: %q sites are ready: %w", grid, out, err)
+			if err := f.prints("2", grid, "{.status.readySites}")(); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -154,16 +160,11 @@ func (f *fixture) useGrids() {
 	f.kubectl("patch", "servicegrid/db", "--type=merge", "-p", `{"spec": {"template": {"ports": [{"port": 8081}]}}}`)
 	f.Eventually("the children have followed", func() error {
 		for _, child := range []string{"deployment/web-site-a", "daemonset/web-site-b", "statefulset/db-site-a"} {
-			out, err := f.tryKubectl("", "get", child, "-o", "jsonpath={.spec.template.metadata.annotations.changed}")
-			if err != nil || out != "yes" {
-				return fmt.Errorf("%s has not: %w", child, err)
+			if err := f.prints("yes", child, "{.spec.template.metadata.annotations.changed}")(); err != nil {
+				return err
 			}
 		}
-		out, err := f.tryKubectl("", "get", "service/db-svc", "-o", "jsonpath={.spec.ports[0].port}")
-		if err == nil && out != "8081" {
-			err = fmt.Errorf("the Service has port %s", out)
-		}
-		return err
+		return f.prints("8081", "service/db-svc", "{.spec.ports[0].port}")()
 	})
 }
 
@@ -302,14 +303,8 @@ func (f *fixture) rollOut() {
 			limit = "0"
 		}
 		f.Must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: " + waves + ", template: " + template + "}}"))
-		f.Eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
-			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o",
-				"jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")
-			if want := fmt.Sprintf("%d %d Complete", i+1, i+1); err == nil && out != want {
-				err = fmt.Errorf("got %s, want %s", out, want)
-			}
-			return err
-		})
+		f.Eventually(fmt.Sprintf("change %d is rolled out", i), f.prints(fmt.Sprintf("%d %[1]d Complete", i+1),
+			"deploymentgrid/rolled", "{.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}"))
 	}
 }
 

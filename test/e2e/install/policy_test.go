@@ -1,12 +1,10 @@
 package install
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"text/template"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -142,13 +140,7 @@ func expectEdgeNodesAvoided(t *testing.T, required *corev1.NodeSelector) {
 // kubeadmsDaemonSet is kube-proxy's as kubeadm writes it.
 func kubeadmsDaemonSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
-	var manifest bytes.Buffer
-	err := template.Must(template.New("").Parse(kubeadm.KubeProxyDaemonSet19)).Execute(&manifest, map[string]string{
-		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf",
-		"Image": "registry.k8s.io/kube-proxy:v1.37.1",
-	})
-	suite.Must(t, err)
 	var set appsv1.DaemonSet
-	suite.Must(t, yaml.Unmarshal(manifest.Bytes(), &set))
+	suite.Must(t, yaml.Unmarshal([]byte(kubeadms(t, kubeadm.KubeProxyDaemonSet19)), &set))
 	return &set
 }

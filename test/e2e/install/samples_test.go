@@ -122,19 +122,5 @@ func TestTenantsPolicy(t *testing.T) {
 	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane",
 		"gridUniqKey must be zone1")
 
-	// The API server has found no mistake of types in them.
-	for _, policy := range []string{"application-grid-tenants", "application-grid-tenants-pools"} {
-		f.Eventually(policy+" is checked", func() error {
-			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
-				"jsonpath={.status.observedGeneration}")
-			if observed == "" {
-				return fmt.Errorf("not yet")
-			}
-			return nil
-		})
-		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
-			"jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
-			t.Errorf("%s: warnings: %s", policy, warnings)
-		}
-	}
+	f.noWarnings("application-grid-tenants", "application-grid-tenants-pools")
 }

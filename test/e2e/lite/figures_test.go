@@ -1,12 +1,9 @@
 package lite
 
 import (
-	"bytes"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -33,12 +30,12 @@ const (
 	memoryGoal = 30 << 20
 	// processorBound is the processor time that one request may take, four times what was seen on a quiet machine;
 	// addedBound is the time that may be added to half of the requests in the best round, ten times what was seen.
-	// The goal, 500 µs added to one request in a hundred, is printed beside what was seen and not tested: what runs
-	// beside the tests adds more.
+	// The goal, 500 µs added to one request in a hundred, is printed beside what was seen and not tested: kube-apiserver
+	// and etcd collect their garbage for milliseconds in one of a hundred, and what runs beside the tests adds more.
 	processorBound = 1200 * time.Microsecond
 	addedBound     = 3 * time.Millisecond
-	// asked is how many requests are timed on each way in a round.
-	asked = 1000
+	// asked is how many requests are timed on each way in a round, of which there are some.
+	asked, rounds = 1000, 3
 )
 
 // TestFigures prints what lite-apiserver costs on a node with many pods: memory, disk, and time of requests that pass
@@ -56,9 +53,20 @@ func TestFigures(t *testing.T) {
 	t.Logf("with %d pods: resident %.1f MB, of it %.1f MB of the program's file, store %.0f kB", manyPods,
 		float64(m.resident())/(1<<20), float64(m.processFile("status", "RssFile:"))/(1<<10), float64(m.kept())/1e3)
 
-	m.compare("kube-apiserver", "/api/v1/namespaces/"+namespace+"/configmaps/0")
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // this process is the client
+	leastAdded, leastUsed := time.Hour, time.Hour
+	for range rounds {
+		added, used := m.compare("/api/v1/namespaces/" + namespace + "/configmaps/0")
+		leastAdded, leastUsed = min(leastAdded, added), min(leastUsed, used)
+	}
+	if leastAdded > addedBound {
+		t.Errorf("%s are added to half of the requests, of %s", leastAdded, addedBound)
+	}
+	if leastUsed > processorBound {
+		t.Errorf("%s of processor time for each request, of %s", leastUsed, processorBound)
+	}
 	resident := m.resident()
-	t.Logf("after %d requests resident %.1f MB", 2*asked, float64(resident)/(1<<20))
+	t.Logf("after %d requests resident %.1f MB", rounds*asked, float64(resident)/(1<<20))
 	if resident > 2*memoryGoal {
 		t.Errorf("%d bytes are resident, of %d", resident, memoryGoal)
 	}
@@ -72,51 +80,9 @@ func TestFigures(t *testing.T) {
 		m.kept()-size)
 }
 
-// TestLatency times requests to an upstream that answers at once: kube-apiserver and etcd collect their garbage for
-// milliseconds, in one request of a hundred, which is more than what is measured.
-func TestLatency(t *testing.T) {
-	m := newMachine(t, "latency-0", false)
-	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != atOnce {
-			http.NotFound(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(bytes.Repeat([]byte(" "), 1500))
-	}))
-	upstream.EnableHTTP2 = true
-	upstream.StartTLS()
-	defer upstream.Close()
-	config, err := clientcmd.LoadFromFile(m.kubeconfig)
-	m.Must(err)
-	for _, at := range config.Clusters { // lite-apiserver knows the node's certificate by the cluster's CA
-		at.Server = upstream.URL
-		at.CertificateAuthorityData = append(at.CertificateAuthorityData, pem.EncodeToMemory(&pem.Block{
-			Type: "CERTIFICATE", Bytes: upstream.Certificate().Raw})...)
-	}
-	m.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	m.Must(clientcmd.WriteToFile(*config, m.kubeconfig))
-	m.start()
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // this process is client and upstream
-	leastAdded, leastUsed := time.Hour, time.Hour
-	for range 5 {
-		added, used := m.compare("an upstream that answers at once", atOnce)
-		leastAdded, leastUsed = min(leastAdded, added), min(leastUsed, used)
-	}
-	if leastAdded > addedBound {
-		t.Errorf("%s are added to half of the requests, of %s", leastAdded, addedBound)
-	}
-	if leastUsed > processorBound {
-		t.Errorf("%s of processor time for each request, of %s", leastUsed, processorBound)
-	}
-}
-
-// atOnce is the path that TestLatency's upstream answers.
-const atOnce = "/api/v1/namespaces/default/configmaps/at-once"
-
 // compare times requests directly and through lite-apiserver, one after the other, and returns what is added to half of
 // them, and the processor time that lite-apiserver uses for one.
-func (m *machine) compare(upstream, path string) (added, used time.Duration) {
+func (m *machine) compare(path string) (added, used time.Duration) {
 	m.Helper()
 	direct, through := m.client(m.kubeconfig, path), m.client(filepath.Join(m.dir(), "kubelet.conf"), path)
 	var directly, passed []time.Duration
@@ -127,8 +93,8 @@ func (m *machine) compare(upstream, path string) (added, used time.Duration) {
 	}
 	used = (m.processor() - before) / asked
 	added = percentile(passed, 50) - percentile(directly, 50)
-	m.Logf("GET of a ConfigMap from %s: directly p50 %s, p99 %s; through lite-apiserver p50 %s, p99 %s; added to p50 "+
-		"%s, to p99 %s of 500µs; %s of its processor time", upstream, percentile(directly, 50), percentile(directly, 99),
+	m.Logf("GET of a ConfigMap from kube-apiserver: directly p50 %s, p99 %s; through lite-apiserver p50 %s, p99 %s; added to p50 "+
+		"%s, to p99 %s of 500µs; %s of its processor time", percentile(directly, 50), percentile(directly, 99),
 		percentile(passed, 50), percentile(passed, 99), added, percentile(passed, 99)-percentile(directly, 99), used)
 	return added, used
 }

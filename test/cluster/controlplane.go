@@ -95,14 +95,6 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	return c.startStep(ctx, c.Etcd)
 }
 
-// serviceCIDRs are the ranges of the Services' addresses.
-func (c *Cluster) serviceCIDRs() string {
-	if c.options.DualStack {
-		return serviceCIDR + "," + serviceCIDR6
-	}
-	return serviceCIDR
-}
-
 func (c *Cluster) startAPIServer(ctx context.Context) error {
 	args := []string{
 		"--etcd-servers=http://" + local(c.ports.etcd),
@@ -118,7 +110,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.credentials.file("service-account.key"),
 		"--service-account-signing-key-file=" + c.credentials.file("service-account.key"),
-		"--service-cluster-ip-range=" + c.serviceCIDRs(),
+		"--service-cluster-ip-range=" + strings.Join(c.families(serviceCIDR, serviceCIDR6), ","),
 	}
 	if c.options.Kubelets {
 		args = append(args, "--client-ca-file="+c.credentials.file("ca.crt"), "--authorization-mode=Node",

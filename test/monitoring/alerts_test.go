@@ -42,188 +42,128 @@ func read(t *testing.T, name string) []byte {
 // alertCase is what an alert is for, and what it is not for: time series as promtool's tests have them, a sample a
 // minute.
 type alertCase struct {
-	// of are the series for which it fires, and fires are the labels that it then has, besides its severity.
-	of    string
-	fires string
 	// after is when it is looked; the alert must not fire as long as for: has not passed.
 	after time.Duration
-	// notOf are series for which it must not fire.
-	notOf string
+	// fires are the labels that it then has, besides its severity, of are the series for which it fires, and notOf those
+	// for which it must not.
+	fires, of, notOf string
 }
 
 // alertCases has every alert.
 var alertCases = map[string]alertCase{
-	"WrapperDown": {
-		of:    `up{job="application-grid-wrapper",instance="edge-1"} 0x10`,
-		fires: `{instance="edge-1", job="application-grid-wrapper"}`, after: 6 * time.Minute,
-		notOf: `up{job="application-grid-wrapper",instance="edge-1"} 1x10`,
-	},
-	"WrapperNotReady": {
-		of:    `application_grid_wrapper_requests_total{instance="edge-1",code="503",resource="services"} 0+6x20`,
-		fires: `{instance="edge-1"}`, after: 15 * time.Minute,
-		notOf: `application_grid_wrapper_requests_total{instance="edge-1",code="503",resource="leases"} 0+6x20
-			application_grid_wrapper_requests_total{instance="edge-1",code="200",resource="services"} 0+6x20`,
-	},
-	"WrapperLinkDown": {
-		of: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
+	"WrapperDown": {6 * time.Minute, `{instance="edge-1", job="application-grid-wrapper"}`,
+		`up{job="application-grid-wrapper",instance="edge-1"} 0x10`,
+		`up{job="application-grid-wrapper",instance="edge-1"} 1x10`},
+	"WrapperNotReady": {15 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_requests_total{instance="edge-1",code="503",resource="services"} 0+6x20`,
+		`application_grid_wrapper_requests_total{instance="edge-1",code="503",resource="leases"} 0+6x20
+			application_grid_wrapper_requests_total{instance="edge-1",code="200",resource="services"} 0+6x20`},
+	"WrapperLinkDown": {16 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x20
 			application_grid_wrapper_upstream_up{instance="edge-2",source="nodes"} 1x20`,
-		fires: `{instance="edge-1"}`, after: 16 * time.Minute,
-		notOf: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
-			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 1x20`,
-	},
-	"WrapperSourceDown": {
-		of: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 1x20
+		`application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
+			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 1x20`},
+	"WrapperSourceDown": {11 * time.Minute, `{instance="edge-1", source="services"}`,
+		`application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 1x20
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x20`,
-		fires: `{instance="edge-1", source="services"}`, after: 11 * time.Minute,
-		notOf: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
+		`application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x20
-			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x20`,
-	},
-	"WrapperCredentialsRefused": {
-		of:    `application_grid_wrapper_upstream_forbidden{instance="edge-1",source="services"} 1x10`,
-		fires: `{instance="edge-1"}`, after: 6 * time.Minute,
-		notOf: `application_grid_wrapper_upstream_forbidden{instance="edge-1",source="endpoints"} 1x10`,
-	},
-	"WrapperUpstreamSilent": {
-		of: `application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
+			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x20`},
+	"WrapperCredentialsRefused": {6 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_upstream_forbidden{instance="edge-1",source="services"} 1x10`,
+		`application_grid_wrapper_upstream_forbidden{instance="edge-1",source="endpoints"} 1x10`},
+	"WrapperUpstreamSilent": {time.Minute, `{instance="edge-1", source="services"}`,
+		`application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 1x5`,
-		fires: `{instance="edge-1", source="services"}`, after: time.Minute,
-		notOf: `application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
+		`application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x5
-			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x5`,
-	},
-	"WrapperServesOldSnapshot": {
-		of:    `application_grid_wrapper_snapshot_served_age_seconds{instance="edge-1"} 90000x20`,
-		fires: `{instance="edge-1"}`, after: 11 * time.Minute,
-		notOf: `application_grid_wrapper_snapshot_served_age_seconds{instance="edge-1"} 3600x20`,
-	},
-	"WrapperCannotKeepSnapshots": {
-		of:    `application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="error"} 0+1x60`,
-		fires: `{instance="edge-1", result="error"}`, after: time.Hour,
-		notOf: `application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="ok"} 0+1x60`,
-	},
-	"InvalidTopologyKeys": {
-		of: `application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 1x10
+			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x5`},
+	"WrapperServesOldSnapshot": {11 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_snapshot_served_age_seconds{instance="edge-1"} 90000x20`,
+		`application_grid_wrapper_snapshot_served_age_seconds{instance="edge-1"} 3600x20`},
+	"WrapperCannotKeepSnapshots": {time.Hour, `{instance="edge-1", result="error"}`,
+		`application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="error"} 0+1x60`,
+		`application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="ok"} 0+1x60`},
+	"InvalidTopologyKeys": {6 * time.Minute, `{namespace="shop", service="echo"}`,
+		`application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 1x10
 			application_grid_wrapper_invalid_topology_keys{instance="edge-2",namespace="shop",service="echo"} 1x10`,
-		fires: `{namespace="shop", service="echo"}`, after: 6 * time.Minute,
-		notOf: `application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 0x10`,
-	},
-	"WrapperRelists": {
-		of:    `application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+1x120`,
-		fires: `{instance="edge-1", source="services"}`, after: 2 * time.Hour,
-		notOf: `application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+0.1x120`,
-	},
-	"WrapperEventsLate": {
-		of: `application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="0.1"} 0+1x40
+		`application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 0x10`},
+	"WrapperRelists": {2 * time.Hour, `{instance="edge-1", source="services"}`,
+		`application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+1x120`,
+		`application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+0.1x120`},
+	"WrapperEventsLate": {30 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="0.1"} 0+1x40
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="5"} 0+9x40
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="+Inf"} 0+9x40`,
-		fires: `{instance="edge-1"}`, after: 30 * time.Minute,
-		notOf: `application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="0.1"} 0+9x40
+		`application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="0.1"} 0+9x40
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="5"} 0+9x40
-			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="+Inf"} 0+9x40`,
-	},
-	"HubDown": {
-		of:    `up{job="application-grid-hub",instance="cloud-1"} 0x10`,
-		fires: `{instance="cloud-1", job="application-grid-hub"}`, after: 6 * time.Minute,
-		notOf: `up{job="application-grid-hub",instance="cloud-1"} 1x10`,
-	},
-	"HubStale": {
-		of: `application_grid_hub_upstream_up{instance="cloud-1",source="services"} 0x10
+			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="+Inf"} 0+9x40`},
+	"HubDown": {6 * time.Minute, `{instance="cloud-1", job="application-grid-hub"}`,
+		`up{job="application-grid-hub",instance="cloud-1"} 0x10`,
+		`up{job="application-grid-hub",instance="cloud-1"} 1x10`},
+	"HubStale": {3 * time.Minute, `{instance="cloud-1", source="services"}`,
+		`application_grid_hub_upstream_up{instance="cloud-1",source="services"} 0x10
 			application_grid_hub_upstream_up{instance="cloud-1",source="nodes"} 1x10`,
-		fires: `{instance="cloud-1", source="services"}`, after: 3 * time.Minute,
-		notOf: `application_grid_hub_upstream_up{instance="cloud-1",source="services"} 1x10`,
-	},
-	"HubEventsLate": {
-		of: `application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+1x40
+		`application_grid_hub_upstream_up{instance="cloud-1",source="services"} 1x10`},
+	"HubEventsLate": {30 * time.Minute, `{instance="cloud-1"}`,
+		`application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+1x40
 			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="5"} 0+9x40
 			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`,
-		fires: `{instance="cloud-1"}`, after: 30 * time.Minute,
-		notOf: `application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+9x40
+		`application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+9x40
 			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="5"} 0+9x40
-			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`,
-	},
-	"HubRefusesRequests": {
-		of:    `application_grid_hub_refused_total{instance="cloud-1"} 0+1x60`,
-		fires: `{instance="cloud-1"}`, after: time.Hour,
-		notOf: `application_grid_hub_refused_total{instance="cloud-1"} 5x60`,
-	},
-	"WrapperWithoutKubeProxy": {
-		of: `application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 0x20
+			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`},
+	"HubRefusesRequests": {time.Hour, `{instance="cloud-1"}`,
+		`application_grid_hub_refused_total{instance="cloud-1"} 0+1x60`,
+		`application_grid_hub_refused_total{instance="cloud-1"} 5x60`},
+	"WrapperWithoutKubeProxy": {16 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 0x20
 			application_grid_wrapper_watchers{instance="edge-1",resource="services"} 1x20`,
-		fires: `{instance="edge-1"}`, after: 16 * time.Minute,
-		notOf: `application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 1x20`,
-	},
-	"WrapperMemory": {
-		of:    `process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 1e8x20`,
-		fires: `{instance="edge-1", job="application-grid-wrapper"}`, after: 16 * time.Minute,
-		notOf: `process_resident_memory_bytes{instance="edge-1",job="application-grid-controller"} 1e8x20
-			process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 6e7x20`,
-	},
-	"HealthServiceSilent": {
-		of:    `application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="error"} 0+2x60`,
-		fires: `{instance="edge-1"}`, after: 45 * time.Minute,
-		notOf: `application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="error"} 0+2x60
-			application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="ok"} 0+1x60`,
-	},
-	"ControllerWithoutLeader": {
-		of:    `leader_election_master_status{name="application-grid-controller",pod="a"} 0x10`,
-		fires: `{}`, after: 6 * time.Minute,
-		notOf: `leader_election_master_status{name="application-grid-controller",pod="a"} 0x10
-			leader_election_master_status{name="application-grid-controller",pod="b"} 1x10`,
-	},
-	"SitesFailed": {
-		of:    `application_grid_controller_sites_failed{kind="DeploymentGrid"} 2x20`,
-		fires: `{kind="DeploymentGrid"}`, after: 16 * time.Minute,
-		notOf: `application_grid_controller_sites_failed{kind="DeploymentGrid"} 0x20`,
-	},
-	"ChildConflicts": {
-		of:    `application_grid_controller_conflicts{kind="ServiceGrid"} 1x10`,
-		fires: `{kind="ServiceGrid"}`, after: 6 * time.Minute,
-		notOf: `application_grid_controller_conflicts{kind="ServiceGrid"} 0x10`,
-	},
-	"SitesStalled": {
-		of:    `application_grid_controller_sites_stalled{kind="DeploymentGrid"} 1x20`,
-		fires: `{kind="DeploymentGrid"}`, after: 11 * time.Minute,
-		notOf: `application_grid_controller_sites_stalled{kind="DeploymentGrid"} 0x20`,
-	},
-	"RemovalHeld": {
-		of:    `application_grid_controller_removals_held{kind="DeploymentGrid"} 3x5`,
-		fires: `{kind="DeploymentGrid"}`, after: 2 * time.Minute,
-		notOf: `application_grid_controller_removals_held{kind="DeploymentGrid"} 0x5`,
-	},
-	"RolloutHalted": {
-		of:    `application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 1x5`,
-		fires: `{kind="DeploymentGrid"}`, after: 2 * time.Minute,
-		notOf: `application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 0x5`,
-	},
-	"RolloutAwaitsApproval": {
-		of:    `application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 1x70`,
-		fires: `{kind="DeploymentGrid"}`, after: 61 * time.Minute,
-		notOf: `application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 0x70`,
-	},
-	"SitesNotReady": {
-		of: `application_grid_controller_sites{kind="DeploymentGrid"} 50x70
+		`application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 1x20`},
+	"WrapperMemory": {16 * time.Minute, `{instance="edge-1", job="application-grid-wrapper"}`,
+		`process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 1e8x20`,
+		`process_resident_memory_bytes{instance="edge-1",job="application-grid-controller"} 1e8x20
+			process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 6e7x20`},
+	"HealthServiceSilent": {45 * time.Minute, `{instance="edge-1"}`,
+		`application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="error"} 0+2x60`,
+		`application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="error"} 0+2x60
+			application_grid_wrapper_autonomy_polls_total{instance="edge-1",result="ok"} 0+1x60`},
+	"ControllerWithoutLeader": {6 * time.Minute, `{}`,
+		`leader_election_master_status{name="application-grid-controller",pod="a"} 0x10`,
+		`leader_election_master_status{name="application-grid-controller",pod="a"} 0x10
+			leader_election_master_status{name="application-grid-controller",pod="b"} 1x10`},
+	"SitesFailed": {16 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_sites_failed{kind="DeploymentGrid"} 2x20`,
+		`application_grid_controller_sites_failed{kind="DeploymentGrid"} 0x20`},
+	"ChildConflicts": {6 * time.Minute, `{kind="ServiceGrid"}`,
+		`application_grid_controller_conflicts{kind="ServiceGrid"} 1x10`,
+		`application_grid_controller_conflicts{kind="ServiceGrid"} 0x10`},
+	"SitesStalled": {11 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_sites_stalled{kind="DeploymentGrid"} 1x20`,
+		`application_grid_controller_sites_stalled{kind="DeploymentGrid"} 0x20`},
+	"RemovalHeld": {2 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_removals_held{kind="DeploymentGrid"} 3x5`,
+		`application_grid_controller_removals_held{kind="DeploymentGrid"} 0x5`},
+	"RolloutHalted": {2 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 1x5`,
+		`application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 0x5`},
+	"RolloutAwaitsApproval": {61 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 1x70`,
+		`application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 0x70`},
+	"SitesNotReady": {61 * time.Minute, `{kind="DeploymentGrid"}`,
+		`application_grid_controller_sites{kind="DeploymentGrid"} 50x70
 			application_grid_controller_sites_ready{kind="DeploymentGrid"} 49x70`,
-		fires: `{kind="DeploymentGrid"}`, after: 61 * time.Minute,
-		notOf: `application_grid_controller_sites{kind="DeploymentGrid"} 50x70
-			application_grid_controller_sites_ready{kind="DeploymentGrid"} 50x70`,
-	},
-	"HostsFileOutOfSync": {
-		of:    `statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 0x20`,
-		fires: `{instance="edge-1", job="statefulset-grid-daemon"}`, after: 11 * time.Minute,
-		notOf: `statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 1x20`,
-	},
-	"HostsFileNotWritten": {
-		of:    `statefulset_grid_daemon_write_failures_total{instance="edge-1"} 0+1x60`,
-		fires: `{instance="edge-1"}`, after: 45 * time.Minute,
-		notOf: `statefulset_grid_daemon_write_failures_total{instance="edge-1"} 7x60`,
-	},
-	"DaemonCredentialsRefused": {
-		of:    `statefulset_grid_daemon_upstream_forbidden{instance="edge-1",source="nodes"} 1x10`,
-		fires: `{instance="edge-1"}`, after: 6 * time.Minute,
-		notOf: `statefulset_grid_daemon_upstream_forbidden{instance="edge-1",source="statefulsetgrids"} 1x10`,
-	},
+		`application_grid_controller_sites{kind="DeploymentGrid"} 50x70
+			application_grid_controller_sites_ready{kind="DeploymentGrid"} 50x70`},
+	"HostsFileOutOfSync": {11 * time.Minute, `{instance="edge-1", job="statefulset-grid-daemon"}`,
+		`statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 0x20`,
+		`statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 1x20`},
+	"HostsFileNotWritten": {45 * time.Minute, `{instance="edge-1"}`,
+		`statefulset_grid_daemon_write_failures_total{instance="edge-1"} 0+1x60`,
+		`statefulset_grid_daemon_write_failures_total{instance="edge-1"} 7x60`},
+	"DaemonCredentialsRefused": {6 * time.Minute, `{instance="edge-1"}`,
+		`statefulset_grid_daemon_upstream_forbidden{instance="edge-1",source="nodes"} 1x10`,
+		`statefulset_grid_daemon_upstream_forbidden{instance="edge-1",source="statefulsetgrids"} 1x10`},
 }
 
 // TestAlerts loads the shipped rules into Prometheus' rule manager and evaluates them every minute: each alert fires

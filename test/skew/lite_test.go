@@ -33,10 +33,6 @@ func TestLite(t *testing.T) {
 	test.Must(err)
 	kubelet, err := kubernetes.NewForConfig(config)
 	test.Must(err)
-	test.Eventually("pods can be created", func() error {
-		_, err := c.Client().CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
 	test.Must(client.CreateDeployment(t.Context(), "web", 1, nil))
 	pods := func(of kubernetes.Interface) map[string]string {
 		found := map[string]string{}

@@ -95,10 +95,6 @@ func TestNodes(t *testing.T) {
 	t.Cleanup(func() { suite.Must(t, c.Stop()) })
 	u.Test = suite.NewTest(t, c, 2*time.Minute, 100*time.Millisecond)
 	u.client = workload.In(c.Client(), metav1.NamespaceDefault)
-	u.Eventually("pods can be created", func() error {
-		_, err := c.Client().CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
 	u.Must(u.client.CreateDaemonSet(t.Context(), "echo"))
 	u.works("all are older")
 	u.exchanges("both are older", 1, "east1", "east2")

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/internal/testkit/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -108,10 +107,6 @@ func newWorld(t *testing.T) *world {
 		kubelets: map[string]*kubelet{}, done: map[string]int{}, replicas: 2,
 		sites: map[string]string{steady: east, mover: east, rebooted: west, "west2": west},
 	}
-	await.Patience{Within: within, Between: time.Second}.Until(t, "pods can be created", func() error {
-		_, err := c.Client().CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
 	w.Must(w.client.CreateDaemonSet(t.Context(), "echo"))
 	w.Must(w.client.CreateDeployment(t.Context(), churn, w.replicas, nil))
 	_, err := w.client.CreateService(t.Context(), churn, workload.ServiceOptions{TopologyKeys: []string{siteLabel}})

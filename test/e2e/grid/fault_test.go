@@ -36,7 +36,6 @@ func TestSteadyState(t *testing.T) {
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("StatefulSetGrid", "db", 2)
 	f.awaitRest(time.Second)
-	told := f.statuses("demo")
 	mark := f.auditMark()
 	// Ten minutes of heartbeats, one every ten seconds, of every node.
 	for beat := range 60 {
@@ -51,7 +50,7 @@ func TestSteadyState(t *testing.T) {
 	// Grids of tests that ran before may still lose their last nodes.
 	ours := func(r cluster.Request) bool { return r.IsWrite() && r.ObjectRef.Namespace == f.namespace }
 	if writes := f.requests(mark, ours); len(writes) > 0 {
-		f.Errorf("%d writes in a steady state: %v\nstatuses: %s", len(writes), writes, strings.Join(told(), "\n"))
+		f.Errorf("%d writes in a steady state: %v\nstatus: %v", len(writes), writes, f.get("DeploymentGrid", "demo").Object["status"])
 	}
 
 	// A controller that starts finds everything as it should be.
@@ -61,31 +60,6 @@ func TestSteadyState(t *testing.T) {
 	f.led()
 	time.Sleep(2 * time.Second)
 	f.Must(f.noWrites(mark))
-}
-
-// statuses records what the status of a DeploymentGrid is from now on; what it returns gives the record.
-func (f *fixture) statuses(grid string) func() []string {
-	f.Helper()
-	w, err := f.of("DeploymentGrid").Watch(f.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + grid})
-	f.Must(err)
-	var mu sync.Mutex
-	var all []string
-	go func() {
-		for event := range w.ResultChan() {
-			if o, ok := event.Object.(*unstructured.Unstructured); ok {
-				status, _ := json.Marshal(o.Object["status"]) //nolint:errchkjson // it came as JSON
-				mu.Lock()
-				all = append(all, time.Now().Format(time.TimeOnly)+" "+string(status))
-				mu.Unlock()
-			}
-		}
-	}()
-	f.Cleanup(w.Stop)
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(all)
-	}
 }
 
 // probe begins the names of the grids that led makes.

@@ -9,14 +9,6 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-func TestSiteLocal(t *testing.T) {
-	f := newFixture(t)
-	governed := f.daemonSet("governed", siteLabel)
-	open := f.daemonSet("open")
-	f.ExpectReach("a governed Service reaches the own site", governed, siteLocal)
-	f.ExpectReach("another Service reaches all", open, everywhere)
-}
-
 func TestEndpointReadiness(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)

@@ -536,14 +536,3 @@ func TestAResetBundleIsMended(t *testing.T) {
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
 	f.ExpectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }
-
-// TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
-func TestAHubThatRestarts(t *testing.T) {
-	f := newFixture(t)
-	governed := f.siteLocal()
-	f.Must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
-	f.ExpectReach("without a hub", governed, siteLocal)
-	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
-	f.Must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
-	f.ExpectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
-}

@@ -7,7 +7,6 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -21,19 +20,13 @@ import (
 func TestServingCertificateOfTheCluster(t *testing.T) {
 	f := newFixture(t)
 	node := f.Node("a1")
-	rules := []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"},
-		Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get"}}}
-	meta := metav1.ObjectMeta{Name: "application-grid:wrapper-certificate"}
-	_, err := f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
-		metav1.CreateOptions{})
-	f.Must(err)
-	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
-			Name: string(cluster.RoleWrapper)}},
-	}, metav1.CreateOptions{})
-	f.Must(err)
+	for _, args := range [][]string{
+		{"clusterrole", "certificates", "--verb=create,get", "--resource=certificatesigningrequests.certificates.k8s.io"},
+		{"clusterrolebinding", "certificates", "--clusterrole=certificates", "--user=" + string(cluster.RoleWrapper)},
+	} {
+		_, err := suite.Output(f.Kubectl(f.ctx, append([]string{"create"}, args...)...))
+		f.Must(err)
+	}
 
 	const address = "127.0.0.1:21106" // no port that a client is given
 	cmd := exec.Command(suite.Binary(t, "application-grid-wrapper"), append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",

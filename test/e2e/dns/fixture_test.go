@@ -128,65 +128,41 @@ func (f *fixture) east() (node *cluster.Node, addresses []string) {
 	return node, addresses
 }
 
+// create creates an object. GRID, SERVICE and KEY stand for the constants.
+func (f *fixture) create(resource schema.GroupVersionResource, manifest string) *unstructured.Unstructured {
+	f.Helper()
+	object := &unstructured.Unstructured{}
+	fill := strings.NewReplacer("GRID", grid, "SERVICE", service, "KEY", siteLabel, "\t", " ")
+	f.Must(yaml.UnmarshalStrict([]byte(fill.Replace(manifest)), &object.Object))
+	created, err := f.dynamic.Resource(resource).Namespace(f.namespace).Create(f.ctx, object, metav1.CreateOptions{})
+	f.Must(err)
+	return created
+}
+
 func (f *fixture) createGridObject() {
 	f.Helper()
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "superedge.io/v1", "kind": "StatefulSetGrid",
-		"metadata": map[string]any{"name": grid},
-		"spec":     map[string]any{"gridUniqKey": siteLabel, "template": map[string]any{"serviceName": service}},
-	}}
-	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object,
-		metav1.CreateOptions{})
-	f.Must(err)
-	f.gridUID = created.GetUID()
+	f.gridUID = f.create(gridsResource, `{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: GRID},
+		spec: {gridUniqKey: KEY, template: {serviceName: SERVICE}}}`).GetUID()
 }
 
 // createService creates what a ServiceGrid demo makes, with addresses of both families where pods have them.
 func (f *fixture) createService() {
 	f.Helper()
-	families := corev1.IPFamilyPolicyPreferDualStack
-	_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        service,
-			Labels:      map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": siteLabel},
-			Annotations: map[string]string{"topologyKeys": `["` + siteLabel + `"]`},
-		},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: corev1.ClusterIPNone, IPFamilyPolicy: &families,
-			Selector: map[string]string{"app": grid}, Ports: []corev1.ServicePort{{Port: 8080}},
-		},
-	}, metav1.CreateOptions{})
-	f.Must(err)
+	f.create(corev1.SchemeGroupVersion.WithResource("services"), `{apiVersion: v1, kind: Service,
+		metadata: {name: SERVICE, labels: {superedge.io/grid-selector: GRID, superedge.io/grid-uniq-key: KEY},
+			annotations: {topologyKeys: '["KEY"]'}},
+		spec: {clusterIP: None, ipFamilyPolicy: PreferDualStack, selector: {app: GRID}, ports: [{port: 8080}]}}`)
 }
 
 // createSet creates what the grid makes in a site.
 func (f *fixture) createSet(site string) {
 	f.Helper()
-	yes, count := true, int32(replicas)
-	set := &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:   grid + "-" + site,
-			Labels: map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": siteLabel},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: grid, UID: f.gridUID, Controller: &yes,
-				BlockOwnerDeletion: &yes,
-			}},
-		},
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: &count, ServiceName: service, PodManagementPolicy: appsv1.ParallelPodManagement,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": grid}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": grid}},
-				Spec: corev1.PodSpec{
-					NodeSelector: map[string]string{siteLabel: site},
-					Containers: []corev1.Container{{Name: "echo", Image: "echo",
-						Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}},
-				},
-			},
-		},
-	}
-	_, err := f.client.AppsV1().StatefulSets(f.namespace).Create(f.ctx, set, metav1.CreateOptions{})
-	f.Must(err)
+	f.create(appsv1.SchemeGroupVersion.WithResource("statefulsets"), fmt.Sprintf(`{apiVersion: apps/v1, kind: StatefulSet,
+		metadata: {name: GRID-%[1]s, labels: {superedge.io/grid-selector: GRID, superedge.io/grid-uniq-key: KEY},
+			ownerReferences: [{apiVersion: superedge.io/v1, kind: StatefulSetGrid, name: GRID, uid: %[2]q, controller: true, blockOwnerDeletion: true}]},
+		spec: {replicas: %[3]d, serviceName: SERVICE, podManagementPolicy: Parallel, selector: {matchLabels: {app: GRID}},
+			template: {metadata: {labels: {app: GRID}}, spec: {nodeSelector: {KEY: %[1]s},
+				containers: [{name: echo, image: echo, ports: [{containerPort: 8080}]}]}}}}`, site, f.gridUID, replicas))
 }
 
 // podAddresses waits until a site has this many pods with addresses that are published, and returns these by ordinal.
@@ -317,23 +293,6 @@ func (f *fixture) deleted(what string, get func() error) {
 		}
 		return err
 	})
-}
-
-// table prints what every node answers.
-func (f *fixture) table() {
-	f.Helper()
-	var b strings.Builder
-	for i := range replicas {
-		fmt.Fprintf(&b, "\n  %-58s", f.name(i))
-		for _, node := range shared.Nodes() {
-			got, err := node.Lookup(f.ctx, f.name(i), "A")
-			if err != nil {
-				got = []string{"-"}
-			}
-			fmt.Fprintf(&b, "  %s: %-12s", sites[node.Spec.Name], strings.Join(got, ","))
-		}
-	}
-	f.Log(b.String())
 }
 
 // scale sets the number of a site's pods.

@@ -26,7 +26,6 @@ func TestSameNameInEverySite(t *testing.T) {
 	}
 	own := func(node *cluster.Node) error { return f.asSite(node, addresses[sites[node.Spec.Name]]) }
 	f.follows("created: every name is its own site's pod, on every node", func() error { return onEveryNode(own) })
-	f.table()
 
 	f.scale("east", 5)
 	addresses["east"] = f.podAddresses("east", 5)

@@ -5,19 +5,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -64,51 +63,48 @@ func newSite(t *testing.T) *site {
 // a guest, who may read what CoreDNS reads.
 func (s *site) populate() {
 	s.Helper()
-	_, err := s.client.CoreV1().Nodes().Create(s.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node},
-		Spec: corev1.NodeSpec{PodCIDR: "10.244.1.0/24"}}, metav1.CreateOptions{})
-	s.Must(err)
+	s.apply(`
+{apiVersion: v1, kind: Node, metadata: {name: ` + node + `}, spec: {podCIDR: 10.244.1.0/24}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: ` + shop + `}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: flannel}, rules: [
+  {apiGroups: [""], resources: [pods], verbs: [get]}, {apiGroups: [""], resources: [nodes], verbs: [get, list, watch]},
+  {apiGroups: [""], resources: [nodes/status], verbs: [patch]}]}`)
 	s.Must(s.Cluster.CreateCSINode(s.ctx, node))
-	_, err = s.client.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}},
-		metav1.CreateOptions{})
-	s.Must(err)
-	_, err = s.client.RbacV1().ClusterRoles().Create(s.ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "flannel"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
-			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-			{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
-		}}, metav1.CreateOptions{})
-	s.Must(err)
 	for name, role := range map[string]string{"coredns": "coredns", "flannel": "flannel", "guest": "coredns"} {
-		_, err := s.client.CoreV1().ServiceAccounts(shop).Create(s.ctx,
-			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		s.Must(err)
-		_, err = s.client.RbacV1().ClusterRoleBindings().Create(s.ctx, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: shop + "-" + name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: shop, Name: name}},
-		}, metav1.CreateOptions{})
-		s.Must(err)
+		s.apply(fmt.Sprintf(`
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[1]s, namespace: %[3]s}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %[3]s-%[1]s},
+ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[2]s},
+ subjects: [{kind: ServiceAccount, namespace: %[3]s, name: %[1]s}]}`, name, role, shop))
 		s.createPod(shop, name)
 	}
 	s.createPod(metav1.NamespaceSystem, wrapper)
 	s.createService("till")
 }
 
+// apply applies a manifest.
+func (s *site) apply(manifest string) {
+	s.Helper()
+	command := s.Kubectl(s.ctx, "apply", "-f", "-")
+	command.Stdin = strings.NewReader(manifest)
+	_, err := suite.Output(command)
+	s.Must(err)
+}
+
 func (s *site) createPod(namespace, account string) {
 	s.Helper()
-	_, err := s.client.CoreV1().Pods(namespace).Create(s.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: account},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: account, HostNetwork: true,
-			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
-	s.Must(err)
+	s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s, namespace: %[2]s},
+ spec: {nodeName: %[3]s, serviceAccountName: %[1]s, hostNetwork: true, containers: [{name: c, image: none}]}}`,
+		account, namespace, node))
 }
 
 func (s *site) createService(name string) {
 	s.Helper()
-	_, err := s.client.CoreV1().Services(shop).Create(s.ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
-	s.Must(err)
+	s.apply(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s}, spec: {ports: [{port: 80}]}}`,
+		name, shop))
 }
 
 // run starts a program, and returns what takes its power.
@@ -150,27 +146,17 @@ func (s *site) startLite(kubeconfig string) (kill func()) {
 
 // healthy reports what a page says, unless it is 200 with all the parts.
 func (s *site) healthy(port int, path string, parts ...string) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	return healthy(s.ctx, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), parts...)
+}
+
+func healthy(ctx context.Context, url string, parts ...string) error {
+	reply, err := cluster.Get(ctx, new(net.Dialer).DialContext, url)
 	if err != nil {
 		return err
 	}
-	response, err := client.Do(r)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	for _, part := range parts {
-		if !strings.Contains(string(body), part) {
-			return fmt.Errorf("it says %s", body)
-		}
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", response.Status, body)
+	missing := func(part string) bool { return !strings.Contains(reply.Body, part) }
+	if reply.Status != http.StatusOK || slices.ContainsFunc(parts, missing) {
+		return fmt.Errorf("%d: it says %s", reply.Status, reply.Body)
 	}
 	return nil
 }

@@ -6,9 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,15 +185,5 @@ func (m *machine) recorded(times int, texts ...string) {
 // ready waits until lite-apiserver says that it is.
 func (m *machine) ready() {
 	m.Helper()
-	patience.Until(m.T, m.name+" is ready", func() error {
-		response, err := http.Get("http://" + m.health + "/readyz")
-		if err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			content, _ := io.ReadAll(response.Body)
-			err = fmt.Errorf("%s: %s", response.Status, content)
-		}
-		return errors.Join(err, response.Body.Close())
-	})
+	patience.Until(m.T, m.name+" is ready", func() error { return healthy(m.Context(), "http://"+m.health+"/readyz") })
 }

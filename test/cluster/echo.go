@@ -309,8 +309,10 @@ func (p *echoPod) changeAddress(change func(*netlink.Handle, netlink.Link, *netl
 		}
 		var failures []error
 		for _, address := range p.addresses() {
-			failures = append(failures, change(handle, link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(address)),
-				Flags: unix.IFA_F_NODAD})) // without it an address of IPv6 may not be used at once
+			failures = append(failures, change(handle, link, &netlink.Addr{
+				IPNet: netlink.NewIPNet(net.ParseIP(address)),
+				Flags: unix.IFA_F_NODAD, // without it an address of IPv6 may not be used at once
+			}))
 		}
 		return errors.Join(failures...)
 	})

@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/application-grid/application-grid/test/kubeadm"
-	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 )
 
 // operator follows the page.

@@ -3,11 +3,12 @@ package kubeadm_test
 import (
 	"fmt"
 
-	"github.com/application-grid/application-grid/test/kubeadm"
-	"github.com/application-grid/application-grid/test/kubeadm/operate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/kubeadm/operate"
 )
 
 // operator is who follows the pages.

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// BridgeName is the bridge of a router, UplinkName a node's end of its link to it.
+	// BridgeName is the bridge of a router.
 	BridgeName = "bridge0"
+	// UplinkName is a node's end of its link to it.
 	UplinkName = "eth0"
 )
 

@@ -161,8 +161,8 @@ func ofDeployments(r cluster.Request) bool {
 	return r.IsWrite() && r.ObjectRef.Resource == "deployments"
 }
 
-// change makes a change after which the controller must write exactly so many objects, each once, and adds how long that
-// takes and what it calls until it writes no more. of is whether a request is such a write.
+// change makes a change after which the controller must write exactly so many objects, each once, and adds how long
+// that takes and what it calls until it writes no more. of is whether a request is such a write.
 func (b *gridBench) change(ctx context.Context, what string, objects int, do func() error,
 	of func(cluster.Request) bool) error {
 	mark, err := b.cluster.AuditMark()

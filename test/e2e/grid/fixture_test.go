@@ -305,8 +305,8 @@ func (f *fixture) quota(pods int64) (remove func()) {
 	return func() { f.Must(quotas.Delete(f.ctx, "pods", metav1.DeleteOptions{})) }
 }
 
-// createAdmission makes an object that has a say in what is written, until remove is called or the test ends. NAME stands for
-// the namespace, which is its name.
+// createAdmission makes an object that has a say in what is written, until remove is called or the test ends. NAME
+// stands for the namespace, which is its name.
 func (f *fixture) createAdmission(plural, manifest string) (remove func()) {
 	f.Helper()
 	object := &unstructured.Unstructured{}

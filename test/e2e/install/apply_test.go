@@ -230,8 +230,10 @@ func (f *fixture) overlay(directory string) string {
 // writeKubeadmsKubeProxy applies kubeadm's own templates.
 func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	f.Helper()
-	for _, manifest := range []string{kubeadms(f.T, kubeadm.KubeProxyConfigMap19), kubeadms(f.T, kubeadm.KubeProxyDaemonSet19),
-		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
+	for _, manifest := range []string{
+		kubeadms(f.T, kubeadm.KubeProxyConfigMap19), kubeadms(f.T, kubeadm.KubeProxyDaemonSet19),
+		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}",
+	} {
 		_, err := f.tryKubectl(manifest, verb, "-f", "-")
 		f.Must(err)
 	}

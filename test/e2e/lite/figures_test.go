@@ -30,8 +30,9 @@ const (
 	memoryGoal = 30 << 20
 	// processorBound is the processor time that one request may take, four times what was seen on a quiet machine;
 	// addedBound is the time that may be added to half of the requests in the best round, ten times what was seen.
-	// The goal, 500 µs added to one request in a hundred, is printed beside what was seen and not tested: kube-apiserver
-	// and etcd collect their garbage for milliseconds in one of a hundred, and what runs beside the tests adds more.
+	// The goal, 500 µs added to one request in a hundred, is printed beside what was seen and not tested:
+	// kube-apiserver and etcd collect their garbage for milliseconds in one of a hundred, and what runs beside the
+	// tests adds more.
 	processorBound = 1200 * time.Microsecond
 	addedBound     = 3 * time.Millisecond
 	// asked is how many requests are timed on each way in a round, of which there are some.

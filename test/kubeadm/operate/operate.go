@@ -98,7 +98,7 @@ type Operator struct {
 	Service *corev1.Service
 
 	group     *Group
-	streaming context.Context
+	streaming context.Context //nolint:containedctx // it is what ends the streams
 	streams   map[string]*stream
 }
 
@@ -112,7 +112,7 @@ type stream struct {
 func (g *Group) Operator(t *testing.T, name string) *Operator {
 	t.Helper()
 	path := t.TempDir()
-	suite.Must(t, os.WriteFile(filepath.Join(path, "kubectl"),
+	suite.Must(t, os.WriteFile(filepath.Join(path, "kubectl"), //nolint:gosec // a program
 		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", g.Programs), 0o755))
 	suite.Must(t, os.Symlink(filepath.Join(g.Programs, "kubectl-grid"), filepath.Join(path, "kubectl-grid")))
 	return &Operator{Client: g.Client(), group: g, streaming: t.Context(), streams: map[string]*stream{},

@@ -397,11 +397,11 @@ func TestOneCallerHasFewStreams(t *testing.T) {
 	h := startHub(t, true)
 	watch := func(name string) (code int, end func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+benchWatch(1), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+sharesWatch(1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		benchHeaders(r)
+		streamHeaders(r)
 		r.Header.Set("Test-User", name)
 		response, err := h.server.Client().Do(r)
 		if err != nil {
@@ -444,7 +444,7 @@ func TestAVersionThatWasTakenBack(t *testing.T) {
 	h := startHub(t, true)
 	known := *h.hub.shares.reached.Load()
 	known[hubv1alpha1.VersionServices] += 1000
-	watched := h.ask(http.MethodGet, benchWatch(1)+"&resourceVersion="+known.String(),
+	watched := h.ask(http.MethodGet, sharesWatch(1)+"&resourceVersion="+known.String(),
 		"Accept=application/vnd.kubernetes.protobuf", "Accept-Encoding=gzip")
 	if watched.StatusCode != http.StatusOK {
 		t.Errorf("%d %s", watched.StatusCode, body(t, watched))

@@ -69,10 +69,10 @@ func newBench(t *testing.T) *bench {
 }
 
 // newSettledBench makes a bench whose pod the runtime and the API server have shown unchanged for 10 minutes.
-func newSettledBench(t *testing.T, pod cri.Pod, slice *discoveryv1.EndpointSlice) *bench {
+func newSettledBench(t *testing.T, pod cri.Pod, slices ...*discoveryv1.EndpointSlice) *bench {
 	t.Helper()
 	b := newBench(t)
-	b.pods, b.slices = []cri.Pod{pod}, []*discoveryv1.EndpointSlice{slice}
+	b.pods, b.slices = []cri.Pod{pod}, slices
 	b.api()
 	b.run(600)
 	return b
@@ -268,130 +268,39 @@ func TestKubeletDiesWithAContainer(t *testing.T) {
 			}
 			return p
 		}
-		b := newBench(t)
-		b.pods = []cri.Pod{run("")}
-		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}),
-			sliceFor("two", ep{"db", "10.0.0.1", "n0", true, true}, other),
-		}
-		b.api()
-		b.run(600)
+		b := newSettledBench(t, run(""), sliceFor("one", own), sliceFor("two", own, other))
 		b.pods = []cri.Pod{run("!")} // nobody starts it again
 		b.run(50)
 		b.ready = corev1.ConditionUnknown
-		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}),
-			sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}, other),
-		}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", notReady(own)), sliceFor("two", notReady(own), other)}
 		b.api()
 		expect := func(when string) {
 			t.Helper()
-			both := strings.ReplaceAll(b.shows("two"), "10.0.0.1! ", "")
-			if got := b.shows("one"); got != alone || both != "10.0.1.1" {
-				t.Errorf("%s: the container app has ended (certainly needed: %v), and the Services show %q and %q: %v",
-					when, certain, got, both, b.keeper.Status().Reasons)
+			when = fmt.Sprintf("%s, certainly needed: %v", when, certain)
+			b.expect(when, "one", alone)
+			if both := strings.ReplaceAll(b.shows("two"), "10.0.0.1! ", ""); both != "10.0.1.1" {
+				t.Errorf("%s: the Service two shows %s", when, both)
 			}
 		}
 		b.run(10)
 		expect("the node is not ready")
-		b.state = Away
-		b.run(10)
+		b.out(10)
 		expect("without a link")
 		b.run(24 * 360)
 		expect("a long time later")
 	}
 }
 
-// TestHungWatch: the same before a link of which it takes some time until it is known that it is away (a watch that
-// hangs on a live connection: up to 150 s).
-func TestHungWatch(t *testing.T) {
-	for _, hangs := range []int{25, 30, 35, 40, 45, 60, 150} {
-		b := newBench(t)
-		b.pods = []cri.Pod{
-			up("db", "10.0.0.1", "s1", "app", "sidecar"), restarted(up("web", "10.0.0.2", "s2", "app", "side"), "app"),
-		}
-		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other),
-			sliceFor("two", ep{"web", "10.0.0.2", "n0", true, true}),
-		}
-		b.api()
-		b.run(600)
-		b.pods = []cri.Pod{
-			up("db", "10.0.0.1", "s1", "app!", "sidecar"),
-			restarted(up("web", "10.0.0.2", "s2", "app!", "side"), "app"),
-		}
-		b.run(hangs)
-		b.state = Away
-		b.run(10)
-		if one, two := b.shows("one"), b.shows("two"); one != "10.0.1.1" || two != "10.0.0.2!" {
-			t.Errorf("noticed after %d s: the containers app have ended, and the Services show %q and %q",
-				hangs, one, two)
-		}
-	}
-}
-
-// TestDebuggedBeforeReady: kubectl debug in a pod that is not ready yet; the shell goes on when it has become ready.
-// Then the power goes.
-func TestDebuggedBeforeReady(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
-	b.api()
-	b.run(60)
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(120)
-	b.state = Away
-	b.run(5)
-	if got := b.shows("one"); got != "10.0.0.1" {
-		t.Errorf("without a link: %q", got)
-	}
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x!")} // the shell ends
-	b.run(5)
-	if got := b.shows("one"); got != "10.0.0.1" {
-		t.Errorf("the debug shell has ended, nothing else: %q %v", got, b.keeper.Status().Reasons)
-	}
-	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")} // after a power cut there is no debug container
-	b.run(3600)
-	if got := b.shows("one"); got != "10.0.0.7" {
-		t.Errorf("an hour after a power cut: %q %v", got, b.keeper.Status().Reasons)
-	}
-}
-
-// TestUpgradeWhileDebugged: the wrapper's pod is replaced (new version: its emptyDir begins empty) while a debug
-// container runs in a pod.
-func TestUpgradeWhileDebugged(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
-	b.run(3600)
-	b.state = Away
-	b.run(5)
-	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
-	b.run(3600)
-	if got := b.shows("one"); got != "10.0.0.7" {
-		t.Errorf("an hour after a power cut: %q %v", got, b.keeper.Status().Reasons)
-	}
-}
-
-// TestTwoServices: a pod in two Services, of which one has a slice of its own that calls it not ready (an endpoint that
-// was drained, a leader's Service). The link goes, nothing else.
-func TestTwoServices(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{
-		sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}),
-		sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}),
-	}
-	b.api()
-	b.run(600)
-	before := fmt.Sprint(b.shows("one"), ", ", b.shows("two"))
-	b.state = Away
-	b.run(10)
-	if got := fmt.Sprint(b.shows("one"), ", ", b.shows("two")); got != before {
-		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
-	}
+// TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
+// again, is called ready.
+func TestCrashBeforeTheLink(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
+	b.says(notReady(own))
+	b.run(2)
+	b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app"), "app")}
+	b.out(3600)
+	b.expect("the container has run for an hour", "one", "10.0.0.1")
 }
 
 // TestServingNotReady: a slice that calls an endpoint not ready, but serving (a drained one), until the pod has ended.
@@ -404,54 +313,24 @@ func TestServingNotReady(t *testing.T) {
 	b.expect("it has ended", "two", "10.0.0.1!")
 }
 
-// TestSecondNetwork: endpoints at another network of the pod (Multus' service controller, user-defined networks).
-func TestSecondNetwork(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"),
-		sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true}))
-	before := b.shows("one")
-	b.state = Away
-	b.run(30)
-	if got := b.shows("one"); got != before {
-		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
-	}
-}
-
-// TestSecondAddress: the same with the addresses of both networks in the runtime's answer.
+// TestSecondAddress: an endpoint at another network of the pod, which the runtime's answer has too.
 func TestSecondAddress(t *testing.T) {
-	b := newBench(t)
 	p := up("db", "10.0.0.1", "s1", "app")
 	p.Addresses = append(p.Addresses, netip.MustParseAddr("192.168.50.5"))
-	b.pods = []cri.Pod{p}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true})}
-	b.api()
-	b.run(600)
-	before := b.shows("one")
-	b.state = Away
-	b.run(30)
-	if got := b.shows("one"); got != before {
-		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
-	}
+	b := newSettledBench(t, p, sliceFor("one", at("192.168.50.5", own)))
+	b.out(30)
+	b.expect("only the link is away", "one", "192.168.50.5")
 }
 
 // TestWipedRuntime: after a boot CRI-O has wiped all pods, and the kubelet starts none without the API.
 func TestWipedRuntime(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one",
-		ep{"db", "10.0.0.1", "n0", true, true}, ep{"other", "10.0.1.1", "n1", true, true})}
-	b.api()
-	b.run(600)
-	state, err := b.store.View.State("n0", b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
 	b.state, b.pods, b.err, b.machine = Away, nil, cri.ErrNoPods, "another"
-	b.boot(state)
+	b.restart()
 	for range 360 {
-		b.run(10)
-		if got := b.shows("one"); got != "10.0.1.1" || b.shared == nil || len(b.shared.Pods) > 0 {
+		if b.run(10); b.shows("one") != "10.0.1.1" || b.shared == nil || len(b.shared.Pods) > 0 {
 			t.Fatalf("after a boot the node runs no pod, and shows %q; it tells its neighbours %v, err %v",
-				got, b.shared, b.keeper.Status().Err)
+				b.shows("one"), b.shared, b.keeper.Status().Err)
 		}
 	}
 	if s := b.keeper.Status(); !errors.Is(s.Err, cri.ErrNoPods) || !s.AsOf.Equal(b.now) || !b.shared.AsOf.Equal(b.now) {
@@ -459,9 +338,7 @@ func TestWipedRuntime(t *testing.T) {
 	}
 	b.pods, b.err = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}, nil
 	b.run(20)
-	if got := b.shows("one"); got != "10.0.0.7 10.0.1.1" {
-		t.Errorf("the pod runs again, and the Service shows %q", got)
-	}
+	b.expect("the pod runs again", "one", "10.0.0.7 10.0.1.1")
 }
 
 // TestRuntimeIsAskedAfterABoot: the process before asked no runtime. After a boot, and where a person has named the
@@ -477,12 +354,8 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own), sliceFor("two", own, other)}
 		b.api()
 		b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
-		state, err := b.store.View.State("n0", b.now)
-		if err != nil {
-			t.Fatal(err)
-		}
 		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, c.machine
-		b.boot(state)
+		b.restart()
 		b.run(60)
 		when := fmt.Sprintf("boot %s, named %v", c.machine, c.named)
 		b.expect(when, "one", c.want)
@@ -495,20 +368,13 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
 	b := newBench(t)
 	b.machine, b.named = "same", true
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-	b.api()
+	b.says(own)
 	b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
-	state, err := b.store.View.State("n0", b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
 	b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.2", "s2", "app")}
-	b.boot(state)
+	b.restart()
 	for _, b.state = range []UpstreamState{Away, Followed} {
 		b.run(30)
-		if got := b.shows("one"); got != "10.0.0.2" {
-			t.Errorf("upstream %d: the Service shows %q: %v", b.state, got, b.keeper.Status().Reasons)
-		}
+		b.expect(fmt.Sprint("upstream ", b.state), "one", "10.0.0.2")
 		b.api()
 	}
 }
@@ -542,116 +408,19 @@ func TestLinkIsBackForAMoment(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
-// again, is called ready.
-func TestCrashBeforeTheLink(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
-	b.api()
-	b.run(2)
-	p := up("db", "10.0.0.1", "s1", "app")
-	p.Containers["app"] = cri.Container{ID: "again", State: cri.Running}
-	b.pods = []cri.Pod{p}
-	b.state = Away
-	b.run(14 * 24 * 360)
-	if got := b.shows("one"); got != "10.0.0.1" {
-		t.Errorf("the container has run for days, and its Service shows %q: %v", got, b.keeper.Status().Reasons)
-	}
-}
-
-// TestHungRuntimeNotReady: the runtime hangs; the kubelet says so, and the API calls the node and its pods not ready.
-func TestHungRuntimeNotReady(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
-	b.err = context.DeadlineExceeded
-	b.ready = corev1.ConditionFalse
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
-	b.api()
-	b.run(30)
-	if got := b.shows("one"); got != "10.0.0.1" {
-		t.Errorf("the pod runs, and its Service shows %q", got)
-	}
-}
-
-// TestSlowStart: a pod in a new sandbox needs a minute until it passes its probe; the link goes in that
-// minute.
-func TestSlowStart(t *testing.T) {
-	for _, after := range []int{20, 40} {
-		b := newBench(t)
-		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
-		b.api()
-		b.run(600)
-		b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "app")}
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", false, false})}
-		b.api()
-		b.run(after)
-		b.state = Away
-		b.run(3600)
-		if got := b.shows("one"); got != "10.0.0.2" {
-			t.Errorf("the link was lost %d s after the start, and the Service shows %q: %v",
-				after, got, b.keeper.Status().Reasons)
-		}
-	}
-}
-
-// TestWithoutARuntime: a keeper that has only neighbours has no runtime to ask.
-func TestWithoutARuntime(t *testing.T) {
-	b := newBench(t)
-	b.keeper.config.Runtime = nil
-	for _, b.state = range []UpstreamState{Followed, Away, Away, Followed, Followed} {
-		b.now = b.now.Add(time.Second)
-		b.keeper.step(t.Context())
-	}
-}
-
 // TestServiceMadeInAnOutage: while the link is away somebody makes a Service whose slice calls the endpoint of a ready
 // pod not ready (a leader's Service). When the link is back it is shown so from the first moment.
 func TestServiceMadeInAnOutage(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
-	b.state = Away
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.out(600)
 	b.state = Followed
-	b.slices = append(b.slices, sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}))
+	b.slices = append(b.slices, sliceFor("two", notReady(own)))
 	b.api()
 	for i := range 120 {
 		b.run(1)
-		if one, two := b.shows("one"), b.shows("two"); one != "10.0.0.1" || two != "10.0.0.1!" {
-			t.Fatalf("%d s after the link is back: %q, and the new Service shows %q: %v", i+1, one, two,
-				b.keeper.Status().Reasons)
-		}
-	}
-}
-
-// TestWithoutARuntimeAfterOneWithIt: a person has --cri removed. The notes of the process before say nothing of the
-// pods as they are now, so that after an outage the API's word counts, also when it calls the node not ready at first.
-func TestWithoutARuntimeAfterOneWithIt(t *testing.T) {
-	b := newBench(t)
-	says := func(ready bool) {
-		if b.ready = corev1.ConditionUnknown; ready {
-			b.ready = corev1.ConditionTrue
-		}
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
-		b.api()
-	}
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	says(true)
-	b.run(600)
-	state, err := b.store.View.State("n0", b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.state = Away
-	b.boot(state)
-	b.keeper.config.Runtime = nil
-	b.run(600)
-	b.state = Followed
-	says(false)
-	b.run(300) // longer than the grace: the kubelet does not come back
-	says(true)
-	b.run(60)
-	if got := b.shows("one"); got != "10.0.0.1 10.0.1.1" || b.keeper.Status().Used {
-		t.Errorf("the API calls the pod ready, and the Service shows %q: %+v", got, b.keeper.Status())
+		when := fmt.Sprintf("%d s after the link is back", i+1)
+		b.expect(when, "one", "10.0.0.1")
+		b.expect(when, "two", "10.0.0.1!")
 	}
 }
 
@@ -664,16 +433,14 @@ func TestDebuggedAfterAnOutage(t *testing.T) {
 			if b.ready = corev1.ConditionUnknown; ready {
 				b.ready = corev1.ConditionTrue
 			}
-			b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
-			b.api()
+			b.says(ep{"db", "10.0.0.1", "n0", ready, ready}, other)
 		}
 		b.beats, b.pods = true, []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
 		says(true)
 		b.run(300)
 		says(true)
 		b.run(300)
-		b.state = Away
-		b.run(600)
+		b.out(600)
 		b.state = Followed
 		says(false)
 		b.run(5)
@@ -687,36 +454,10 @@ func TestDebuggedAfterAnOutage(t *testing.T) {
 			says(true)
 		}
 		b.pods = []cri.Pod{up("db", "10.0.0.1", sandbox, "app", "debugger-x!")}
-		b.state = Away
-		b.run(30)
+		b.out(30)
 		if pod := b.shared.Pods[facts.PodKey{Namespace: "ns", Name: "db", UID: "uid-db"}]; pod.Suspected {
 			t.Errorf("sandbox %s: only a debug shell has ended, and the pod is suspected: %+v", sandbox, pod)
 		}
-	}
-}
-
-// TestRuntimeIsAskedFromAnOutageOn: a person adds --cri in an outage, which ends with the pod ready. Later one of its
-// containers dies as the link goes.
-func TestRuntimeIsAskedFromAnOutageOn(t *testing.T) {
-	b := newBench(t)
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
-	b.api()
-	b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot("") })
-	state, err := b.store.View.State("n0", b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar")}
-	b.boot(state)
-	b.run(60)
-	b.state = Followed
-	b.api()
-	b.run(100)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}
-	b.state = Away
-	b.run(30)
-	if got := b.shows("one"); got != "10.0.1.1" {
-		t.Errorf("a container has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
 	}
 }
 
@@ -739,8 +480,7 @@ func TestServiceMadeAgainInAnOutage(t *testing.T) {
 			b.run(5)
 			b.err = nil
 		}
-		b.state = Away
-		b.run(600)
+		b.out(600)
 		b.state = Followed
 		if later {
 			b.api()
@@ -755,66 +495,5 @@ func TestServiceMadeAgainInAnOutage(t *testing.T) {
 		if b.keeper.Status().Used {
 			t.Error("the API calls both ready, and the node's own state is used")
 		}
-	}
-}
-
-// TestServiceMadeAgainAfterAShortOutage: the same around an outage that the API server has not noticed, while it does
-// not agree on another pod. That one of the Service's pods is not ready is the kubelet's word.
-func TestServiceMadeAgainAfterAShortOutage(t *testing.T) {
-	web := ep{"web", "10.0.0.2", "n0", true, true}
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app"), up("web", "10.0.0.2", "s2", "app")}
-	b.says(own, web)
-	b.run(600)
-	b.says(own)
-	b.wanted = true
-	b.run(60)
-	b.pods[0] = up("db", "10.0.0.7", "s3", "app")
-	b.run(5)
-	b.out(5)
-	b.state = Followed
-	b.run(2)
-	b.says(own, notReady(web))
-	b.run(5)
-	b.expect("the API server does not know the new address yet", "one", "10.0.0.2! 10.0.0.7")
-}
-
-// TestStaticPodReplacedInAnOutage: when the link is back the API calls the node and the former static pod not ready.
-// Then it hears of the one that has replaced that, which becomes ready. Later one of its containers dies together with
-// the kubelet.
-func TestStaticPodReplacedInAnOutage(t *testing.T) {
-	b := newBench(t)
-	run := func(uid string, containers ...string) {
-		p := up("db", "10.0.0.1", uid, containers...)
-		p.UID, p.Static = uid, true
-		b.pods = []cri.Pod{p}
-	}
-	says := func(mirror types.UID, ready bool) {
-		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}, other)}
-		b.slices[0].Endpoints[0].TargetRef.UID = mirror
-		b.api()
-	}
-	run("former", "app", "sidecar")
-	says("mirror-of-former", true)
-	b.run(600)
-	b.state = Away
-	b.run(60)
-	run("next", "app", "sidecar")
-	b.run(600)
-	b.state = Followed
-	b.ready = corev1.ConditionUnknown
-	says("mirror-of-former", false)
-	b.run(5)
-	b.ready = corev1.ConditionTrue
-	says("mirror-of-next", false)
-	b.run(5)
-	says("mirror-of-next", true)
-	b.run(200)
-	run("next", "app!", "sidecar")
-	b.run(20)
-	b.state = Away
-	b.run(30)
-	if got := b.shows("one"); got != "10.0.1.1" {
-		t.Errorf("a container has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
 	}
 }

@@ -17,17 +17,13 @@ import (
 // TestSharesAfterItsReturn: this node's link is back before a neighbour's, which needs to know this node's pods until
 // its own is.
 func TestSharesAfterItsReturn(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}))
-	b.state, b.wanted = Away, true
-	b.run(60)
-	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
-	b.run(600)
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.7", "n0", true, true})}
-	b.api()
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.wanted = true
+	b.out(60)
 	b.state = Followed
 	for i := range 300 {
 		if b.run(1); b.shared == nil {
-			t.Errorf("%d s after the link is back the node says nothing of its pods, which a neighbour needs", i)
+			t.Fatalf("%d s after the link is back the node says nothing of its pods, which a neighbour needs", i)
 		}
 	}
 }
@@ -61,54 +57,42 @@ func TestBootOfWhichNothingWasSeen(t *testing.T) {
 }
 
 // TestLegacyEndpoints: a client has Endpoints followed; the pod is also in a Service that publishes addresses that are
-// not ready (that of a StatefulSet).
+// not ready (that of a StatefulSet). It crashes, the kubelet says so, and the link goes before it is called ready again.
 func TestLegacyEndpoints(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		b := newBench(t)
 		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
 		api := func(ready bool) {
-			published := sliceFor("headless", ep{"db", "10.0.0.1", "n0", true, ready})
 			b.slices = []*discoveryv1.EndpointSlice{
-				sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}), published,
+				sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}),
+				sliceFor("headless", ep{"db", "10.0.0.1", "n0", true, ready}),
 			}
 			b.api()
 			s := wiretest.ServiceOf("headless", `["zone"]`)
 			s.Spec.PublishNotReadyAddresses = true
-			b.store.Services().Replace([]*wire.Object{wiretest.Service("one", `["zone"]`), wiretest.Object(s)})
+			b.store.Services().Apply(wiretest.Object(s))
 			if legacy {
-				node := "n0"
-				a := corev1.EndpointAddress{IP: "10.0.0.1", NodeName: &node, TargetRef: &corev1.ObjectReference{
+				a := corev1.EndpointAddress{IP: "10.0.0.1", NodeName: new("n0"), TargetRef: &corev1.ObjectReference{
 					Kind: "Pod", Namespace: "ns", Name: "db", UID: "uid-db",
 				}}
-				e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "headless"},
-					Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{a}}}}
-				b.store.Endpoints().Replace([]*wire.Object{wiretest.Object(e)})
+				b.store.Endpoints().Replace([]*wire.Object{wiretest.Object(&corev1.Endpoints{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "headless"},
+					Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{a}}},
+				})})
 			}
 		}
 		api(true)
 		b.run(600)
-		// The pod crashes, the kubelet says so; the link goes before it is called ready again.
-		p := up("db", "10.0.0.1", "s1", "app!")
-		b.pods = []cri.Pod{p}
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
 		api(false)
 		b.run(2)
-		p = up("db", "10.0.0.1", "s1", "app")
-		p.Containers["app"] = cri.Container{ID: "again", State: cri.Running}
-		b.pods = []cri.Pod{p}
-		b.state = Away
-		b.run(3600)
-		if got := b.shows("one"); got != "10.0.0.1" {
-			t.Errorf("Endpoints followed: %v: the pod has run for an hour, and its only Service shows %q: %v",
-				legacy, got, b.keeper.Status().Reasons)
-		}
-		yes := true
-		p.Kubelet = &yes
-		b.pods = []cri.Pod{p}
+		b.pods = []cri.Pod{again(up("db", "10.0.0.1", "s1", "app"), "app")}
+		b.out(3600)
+		when := fmt.Sprintf("Endpoints followed: %v", legacy)
+		b.expect(when+": it has run for an hour", "one", "10.0.0.1")
+		b.pods[0].Kubelet = new(true)
 		b.run(60)
-		if got := b.shows("one"); got != "10.0.0.1" {
-			t.Errorf("Endpoints followed: %v: the kubelet calls the pod ready, and its only Service shows %q: %v",
-				legacy, got, b.keeper.Status().Reasons)
-		}
+		b.expect(when+": the kubelet calls it ready", "one", "10.0.0.1")
 	}
 }
 
@@ -136,27 +120,21 @@ func TestContainersOfANewPod(t *testing.T) {
 // TestRuntimeThatHangs: while the link is away the runtime hangs. Its last answer counts for 30 s. Then the pod is used
 // only where nothing better is there.
 func TestRuntimeThatHangs(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other), sliceFor("two", own)}
-	b.api()
-	b.run(600)
-	b.state = Away
-	b.run(60)
-	check := func(when, want string) {
-		t.Helper()
-		if one, two := b.shows("one"), b.shows("two"); one != want || two != "10.0.0.1" {
-			t.Errorf("%s the Services show %q and %q: %v", when, one, two, b.keeper.Status().Reasons)
-		}
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other), sliceFor("two", own))
+	b.out(60)
+	for _, c := range []struct {
+		err     error
+		seconds int
+		want    string
+	}{
+		{context.DeadlineExceeded, 29, "10.0.0.1 10.0.1.1"}, {context.DeadlineExceeded, 1, "10.0.1.1"},
+		{nil, 2, "10.0.0.1 10.0.1.1"},
+	} {
+		b.err = c.err
+		b.run(c.seconds)
+		b.expect(fmt.Sprintf("%v for %d s", c.err, c.seconds), "one", c.want)
+		b.expect("the only one", "two", "10.0.0.1")
 	}
-	b.err = context.DeadlineExceeded
-	b.run(29)
-	check("after 29 s without an answer", "10.0.0.1 10.0.1.1")
-	b.run(1)
-	check("after 30 s without an answer", "10.0.1.1")
-	b.err = nil
-	b.run(2)
-	check("after another answer", "10.0.0.1 10.0.1.1")
 }
 
 // TestHungWatchOfSlices: a container ends and nobody starts it again, while the watch of slices hangs and the kubelet's
@@ -165,7 +143,7 @@ func TestHungWatchOfSlices(t *testing.T) {
 	b := newBench(t)
 	b.beats = true
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other)}
 	run := func(tens int) {
 		for range tens {
 			b.api()
@@ -176,26 +154,6 @@ func TestHungWatchOfSlices(t *testing.T) {
 	b.contact = b.now
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar")}
 	run(15)
-	b.state = Away
-	b.run(10)
-	if got := b.shows("one"); got != "10.0.1.1" {
-		t.Errorf("the container app has ended, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
-	}
-}
-
-// TestNotReadyStandsOverAStart: the API server has called a pod not ready for long; the wrapper is started again while
-// the link is away.
-func TestNotReadyStandsOverAStart(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"),
-		sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}))
-	state, err := b.store.View.State("n0", b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.state = Away
-	b.boot(state)
-	b.run(60)
-	if got := b.shows("one"); got != "10.0.0.1!" {
-		t.Errorf("the pod was never ready, and the Service shows %q: %v", got, b.keeper.Status().Reasons)
-	}
+	b.out(10)
+	b.expect("the container app has ended", "one", "10.0.1.1")
 }

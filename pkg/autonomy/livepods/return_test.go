@@ -116,22 +116,6 @@ func TestNotReadyOnANodeThatIsNot(t *testing.T) {
 	b.expect("it has another sandbox", "one", "10.0.0.1")
 }
 
-// TestReadyAfterItsNode: the API server has called node and pod not ready, and both ready again. Then it calls the pod
-// not ready, and the link goes.
-func TestReadyAfterItsNode(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other))
-	b.ready = corev1.ConditionUnknown
-	b.says(notReady(own), other)
-	b.run(5)
-	b.ready = corev1.ConditionTrue
-	b.says(own, other)
-	b.run(30)
-	b.says(notReady(own), other)
-	b.run(5)
-	b.out(5)
-	b.expect("the kubelet called it not ready", "one", "10.0.1.1")
-}
-
 // TestChangesAroundAShortOutage: what has changed on the node since a moment before a short outage is shown until the
 // API server agrees.
 func TestChangesAroundAShortOutage(t *testing.T) {
@@ -433,11 +417,7 @@ func TestHungFromTheStart(t *testing.T) {
 
 // TestSickSandboxIsSuspected: the runtime lists a pod, and cannot say which addresses it has.
 func TestSickSandboxIsSuspected(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own, other), sliceFor("two", own)}
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own, other), sliceFor("two", own))
 	b.pods[0].Sick = true
 	b.out(5)
 	b.expect("sick", "one", "10.0.1.1")

@@ -33,12 +33,8 @@ func mirrorOf(uid string, of ...*discoveryv1.EndpointSlice) []*discoveryv1.Endpo
 // newStatic makes a bench with a static pod that was ready for long, also at another network.
 func newStatic(t *testing.T) *bench {
 	t.Helper()
-	b := newBench(t)
-	b.pods = static("former", "10.0.0.1", "app")
-	b.slices = mirrorOf("former", sliceFor("one", own, other), sliceFor("two", at("192.168.50.5", own)),
-		sliceFor("three", own))
-	b.api()
-	b.run(600)
+	b := newSettledBench(t, static("former", "10.0.0.1", "app")[0], mirrorOf("former",
+		sliceFor("one", own, other), sliceFor("two", at("192.168.50.5", own)), sliceFor("three", own))...)
 	b.wanted = true // so that the runtime is asked each second
 	b.run(1)
 	return b
@@ -221,20 +217,6 @@ func TestNotLearnedBeforeItIsReady(t *testing.T) {
 	b.expect("the container that was missing has ended", "one", "10.0.1.1")
 }
 
-// TestDebuggedUntilReady: a debug container ran when the pod became ready, and has ended in contact.
-func TestDebuggedUntilReady(t *testing.T) {
-	b := newBench(t)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
-	b.says(notReady(own), other)
-	b.run(60)
-	b.says(own, other)
-	b.run(60)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x!")}
-	b.beat(5)
-	b.out(5)
-	b.expect("it ended long ago", "one", "10.0.0.1 10.0.1.1")
-}
-
 // TestSidecarIsDownAsItIsCalledReady: the API server's "ready" arrives as a container has just ended. That one is
 // needed nevertheless, also if the wrapper is started again meanwhile.
 func TestSidecarIsDownAsItIsCalledReady(t *testing.T) {
@@ -298,35 +280,6 @@ func TestContainersThatEnd(t *testing.T) {
 			b.expect(fmt.Sprintf("%s, debugged %v", c.after, debugged), "one", c.want)
 		}
 	}
-}
-
-// TestCertainlyNeeded: the API server's "ready" arrives as a container has ended that was started again before.
-func TestCertainlyNeeded(t *testing.T) {
-	pod := func(state string) []cri.Pod {
-		return []cri.Pod{restarted(up("db", "10.0.0.1", "s1", "app", "sidecar"+state), "sidecar")}
-	}
-	b := newSettledBench(t, pod("")[0], sliceFor("one", own))
-	b.pods = pod("!")
-	b.says(notReady(own))
-	b.run(2)
-	b.says(own)
-	b.run(2)
-	b.out(20)
-	b.expect("it has ended", "one", "10.0.0.1!")
-}
-
-// TestDebuggedWhileNotReady: a pod that was ready is called not ready for long, and debugged. That changes nothing.
-func TestDebuggedWhileNotReady(t *testing.T) {
-	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
-	b.says(notReady(own))
-	b.run(120)
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
-	b.run(12)
-	b.out(20)
-	b.expect("it is debugged", "one", "10.0.0.1!")
-	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
-	b.run(5)
-	b.expect("the kubelet has removed the debug container", "one", "10.0.0.1!")
 }
 
 // TestManyAddresses: of the addresses that a pod has had, the oldest and the newest are kept.

@@ -415,10 +415,12 @@ func (f *fixture) node(name, site string) {
 // lose tells the reconcilers that the nodes of sites have fallen silent.
 func (f *fixture) lose(sites ...string) {
 	for _, site := range sites {
-		f.note("node-"+site, &nodeState{
-			labels: map[string]string{"zone1": site}, lost: true, since: f.clock.Now(),
-		})
+		f.loseNode("node-"+site, site)
 	}
+}
+
+func (f *fixture) loseNode(name, site string) {
+	f.note(name, &nodeState{labels: map[string]string{"zone1": site}, lost: true, since: f.clock.Now()})
 }
 
 // nodeState is the state of a node as it is cached.
@@ -534,6 +536,24 @@ func (f *fixture) edit(name string, change func(d *appsv1.Deployment)) {
 	d := f.deployment(name)
 	change(d)
 	if err := f.client.Update(f.Context(), d, client.FieldOwner("someone")); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// create makes objects, as somebody else does.
+func (f *fixture) create(objects ...client.Object) {
+	f.Helper()
+	for _, o := range objects {
+		if err := f.client.Create(f.Context(), o); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+// updateStatus writes the status of an object, as its controller does.
+func (f *fixture) updateStatus(object client.Object) {
+	f.Helper()
+	if err := f.client.Status().Update(f.Context(), object); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -659,6 +679,17 @@ func deploymentGrid(name, template string) *v1.DeploymentGrid {
 	return &v1.DeploymentGrid{
 		ObjectMeta: objectMeta(name), Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
 	}
+}
+
+// daemonSetGrid makes the DaemonSetGrid agent, with a rollout if there are waves.
+func daemonSetGrid(template string, waves ...v1.Wave) *v1.DaemonSetGrid {
+	grid := &v1.DaemonSetGrid{
+		ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+	}
+	if len(waves) > 0 {
+		grid.Spec.Rollout = inWaves(waves...)
+	}
+	return grid
 }
 
 func serviceGrid(name, template string) *v1.ServiceGrid {

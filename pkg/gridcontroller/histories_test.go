@@ -128,14 +128,12 @@ func TestNewestTemplateOfAStatefulSet(t *testing.T) {
 	f.get(set)
 	by := []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 	for name, number := range map[string]int64{"db-lab-one": 3, "db-lab-two": 2} {
-		if err := f.client.Create(t.Context(), &appsv1.ControllerRevision{
+		f.create(&appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: namespace, Name: name, Labels: set.Spec.Template.Labels, OwnerReferences: by,
 			},
 			Revision: number,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	}
 	f.step(time.Minute)
 	r := f.reconcilers["StatefulSetGrid"]
@@ -214,7 +212,7 @@ func TestApprovedSilencePardonsNoFailure(t *testing.T) {
 func TestChecksAreListed(t *testing.T) {
 	sites := numbered(40)
 	wave := v1.Wave{Name: "all", MaxUnavailable: ptr.To(intstr.FromString("100%"))}
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	wave = checked(wave)
 	f, grid := demo(t, sites, rollingIn(wave))
 	f.completes(grid, sites...)
 	d := &deaf{Reader: liveReader{f}}
@@ -259,13 +257,10 @@ func TestForbiddenOnce(t *testing.T) {
 
 // TestCheckBesideALostNode: a site of two nodes, one of which is gone; its check always fails.
 func TestCheckBesideALostNode(t *testing.T) {
-	wave := named("canary", "lab")
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	wave := checked(named("canary", "lab"))
 	f, grid := demo(t, in("lab east"), rollingIn(wave, named("rest")), stallsSoon)
 	f.completes(grid, in("lab east")...)
-	f.note("node-lab-2", &nodeState{
-		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
-	})
+	f.loseNode("node-lab-2", "lab")
 	f.template(grid, other)
 	jobs := 0
 	for range 20 { // each Job fails a minute after it was made
@@ -283,9 +278,7 @@ func TestCheckBesideALostNode(t *testing.T) {
 				job.Status.Conditions = []batchv1.JobCondition{{
 					Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded",
 				}}
-				if err := f.client.Status().Update(f.Context(), job); err != nil {
-					t.Fatal(err)
-				}
+				f.updateStatus(job)
 			}
 		}
 		f.step(time.Minute)
@@ -299,8 +292,7 @@ func TestCheckBesideALostNode(t *testing.T) {
 // TestCheckOfANodeThatIsBack: the only node of a site is away for as long as the Job of its check may take. When it is
 // back, the pod of the Job is deleted. That is not the site's failure.
 func TestCheckOfANodeThatIsBack(t *testing.T) {
-	wave := named("canary", "lab")
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	wave := checked(named("canary", "lab"))
 	f, grid := demo(t, in("lab east"), rollingIn(wave, named("rest")))
 	f.completes(grid, in("lab east")...)
 	f.template(grid, other)
@@ -314,9 +306,7 @@ func TestCheckOfANodeThatIsBack(t *testing.T) {
 	job.Status.Conditions = []batchv1.JobCondition{{
 		Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: batchv1.JobReasonDeadlineExceeded,
 	}}
-	if err := f.client.Status().Update(t.Context(), job); err != nil {
-		t.Fatal(err)
-	}
+	f.updateStatus(job)
 	f.note("node-lab", &nodeState{
 		labels: map[string]string{"zone1": "lab"}, since: f.clock.Now(),
 	})
@@ -337,63 +327,50 @@ func (f *fixture) reportDaemonSet(name string, desired, updated, available int32
 		ObservedGeneration: d.Generation, DesiredNumberScheduled: desired, CurrentNumberScheduled: desired,
 		UpdatedNumberScheduled: updated, NumberAvailable: available, NumberReady: available,
 	}
-	if err := f.client.Status().Update(f.Context(), d); err != nil {
-		f.Fatal(err)
-	}
+	f.updateStatus(d)
 	return d
+}
+
+// madeBy is the metadata of an object of a DaemonSet of the site lab, for the template with that hash.
+func madeBy(d *appsv1.DaemonSet, name, hash string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID(name),
+		Labels: map[string]string{
+			"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: hash,
+			"pod-template-generation": "1",
+		},
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
+		},
+	}
+}
+
+// podOf is the pod of a DaemonSet on a node.
+func podOf(d *appsv1.DaemonSet, node, hash string, ready corev1.ConditionStatus) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: madeBy(d, node+"-"+hash, hash), Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: ready},
+		}},
+	}
 }
 
 // TestDaemonSetGoesBackBesideASilentNode: a template that comes back has its hash of before, and its pods an older
 // number.
 func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
-	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(named("all")),
-	}}
+	grid := daemonSetGrid(plain, named("all"))
 	f := newFixture(t, grid)
 	f.node("lab-a", "lab")
 	f.node("lab-b", "lab")
 	f.passes(grid)
 	d := f.reportDaemonSet("agent-lab", 2, 2, 2)
-	revision := func(hash string) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "agent-lab-" + hash,
-			Labels: map[string]string{
-				"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: hash,
-			},
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
-			},
-		}}
-	}
-	one, two := revision("one"), revision("two")
-	pod := func(node, hash string) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node + "-" + hash, UID: types.UID(node + hash),
-				Labels: map[string]string{
-					"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: hash,
-					"pod-template-generation": "1",
-				},
-				OwnerReferences: []metav1.OwnerReference{
-					*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
-				}},
-			Spec: corev1.PodSpec{NodeName: node},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-			}},
-		}
-	}
-	one.Revision, two.Revision = 1, 2
-	for _, o := range []client.Object{one, two, pod("lab-a", "one"), pod("lab-b", "two")} {
-		if err := f.client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
+	one := &appsv1.ControllerRevision{ObjectMeta: madeBy(d, "agent-lab-one", "one"), Revision: 1}
+	two := &appsv1.ControllerRevision{ObjectMeta: madeBy(d, "agent-lab-two", "two"), Revision: 2}
+	f.create(one, two, podOf(d, "lab-a", "one", corev1.ConditionTrue), podOf(d, "lab-b", "two", corev1.ConditionTrue))
 	f.passes(grid)
-	f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(plain, `"i"`, `"two"`)) })
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
 	f.passes(grid)
-	f.note("lab-a", &nodeState{
-		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
-	})
+	f.loseNode("lab-a", "lab")
 	f.reportDaemonSet("agent-lab", 2, 1, 1)
 	f.update(grid, func() { grid.Spec.Template = raw(plain) })
 	f.pass(grid)
@@ -407,10 +384,8 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 	if phase := grid.Status.Rollout.Phase; phase == v1.RolloutComplete {
 		t.Error("node b runs the abandoned template, and the rollout is complete")
 	}
-	f.delete(pod("lab-b", "two"))
-	if err := f.client.Create(t.Context(), pod("lab-b", "one")); err != nil {
-		t.Fatal(err)
-	}
+	f.delete(podOf(d, "lab-b", "two", corev1.ConditionTrue))
+	f.create(podOf(d, "lab-b", "one", corev1.ConditionTrue))
 	f.step(askPause)
 	f.passes(grid)
 	if r := grid.Status.Rollout; r.Phase != v1.RolloutComplete {
@@ -421,57 +396,25 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 // TestDaemonSetIsCheckedBesideASilentNode: a node of the site falls silent while its check runs. The check is still
 // followed. Otherwise its deadline would pass without it, and the site would fail.
 func TestDaemonSetIsCheckedBesideASilentNode(t *testing.T) {
-	wave := named("all")
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
-	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(wave),
-	}}
+	wave := checked(named("all"))
+	grid := daemonSetGrid(plain, wave)
 	f := newFixture(t, grid)
 	f.node("lab-a", "lab")
 	f.node("lab-b", "lab")
 	f.passes(grid)
 	d := f.reportDaemonSet("agent-lab", 2, 2, 2)
 	f.passes(grid)
-	f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(plain, `"i"`, `"two"`)) })
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
 	f.passes(grid)
-	f.note("lab-a", &nodeState{
-		labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
-	})
-	owned := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID(name),
-			Labels: map[string]string{
-				"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: "two",
-			},
-			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
-			},
-		}
-	}
-	all := []client.Object{&appsv1.ControllerRevision{ObjectMeta: owned("agent-lab-two"), Revision: 2}}
-	for node, ready := range map[string]corev1.ConditionStatus{
-		"lab-a": corev1.ConditionFalse, "lab-b": corev1.ConditionTrue,
-	} {
-		all = append(all, &corev1.Pod{
-			ObjectMeta: owned(node), Spec: corev1.PodSpec{NodeName: node},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: ready},
-			}},
-		})
-	}
-	for _, o := range all {
-		if err := f.client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f.loseNode("lab-a", "lab")
+	f.create(&appsv1.ControllerRevision{ObjectMeta: madeBy(d, "agent-lab-two", "two"), Revision: 2},
+		podOf(d, "lab-a", "two", corev1.ConditionFalse), podOf(d, "lab-b", "two", corev1.ConditionTrue))
 	f.reportDaemonSet("agent-lab", 2, 2, 1)
 	f.step(askPause)
 	f.passes(grid)
 	job := f.job()
 	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
-	if err := f.client.Status().Update(t.Context(), job); err != nil {
-		t.Fatal(err)
-	}
+	f.updateStatus(job)
 	f.step(askPause)
 	f.passes(grid)
 	if r := grid.Status.Rollout; r.Phase != v1.RolloutComplete {
@@ -490,10 +433,7 @@ func TestDaemonSetWithASilentNode(t *testing.T) {
 		"the silent node is none of the DaemonSet's": {2, 1, 1, "of two nodes, both reachable, one has the change"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			template := plain
-			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-				GridUniqKey: "zone1", Template: raw(template), Rollout: inWaves(named("canary", "lab"), named("rest")),
-			}}
+			grid := daemonSetGrid(plain, named("canary", "lab"), named("rest"))
 			f := newFixture(t, grid)
 			for _, n := range in("a b c") {
 				f.node("lab-"+n, "lab")
@@ -503,12 +443,10 @@ func TestDaemonSetWithASilentNode(t *testing.T) {
 			f.reportDaemonSet("agent-lab", c.desired, c.desired, c.desired)
 			f.reportDaemonSet("agent-east", 1, 1, 1)
 			f.passes(grid)
-			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(template, `"i"`, `"two"`)) })
+			f.update(grid, func() { grid.Spec.Template = raw(other) })
 			f.pass(grid)
 			f.pass(grid)
-			f.note("lab-a", &nodeState{
-				labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
-			})
+			f.loseNode("lab-a", "lab")
 			f.reportDaemonSet("agent-lab", c.desired, c.updated, c.available)
 			f.passes(grid)
 			f.passes(grid)
@@ -700,8 +638,7 @@ func TestNodeRegistersAgain(t *testing.T) {
 
 // TestCheckOfALongName: the name of a check's Job is cut off at a dot.
 func TestCheckOfALongName(t *testing.T) {
-	wave := named("canary", "lab")
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	wave := checked(named("canary", "lab"))
 	grid := deploymentGrid(strings.Repeat("a", 39)+".b", plain)
 	grid.Spec.Rollout = inWaves(wave)
 	f := newFixture(t, grid)
@@ -723,9 +660,7 @@ func TestGridIsMadeAgain(t *testing.T) {
 	f.reconcile(grid)
 	again := deploymentGrid("demo", plain)
 	again.UID, again.Spec.Rollout = "again", inWaves(named("all"))
-	if err := f.client.Create(f.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	f.create(again)
 	f.tries(again)
 	f.expectWell(again)
 	if again.Status.UpdateRevision == "" {
@@ -757,10 +692,8 @@ func TestRolloutInTheMidstOfAChange(t *testing.T) {
 
 // TestDaemonSetRunsNowhere: a template that fits no node is no wish for no pods.
 func TestDaemonSetRunsNowhere(t *testing.T) {
-	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(named("canary", "lab"), named("rest")),
-		ProgressDeadlineSeconds: ptr.To[int32](20),
-	}}
+	grid := daemonSetGrid(plain, named("canary", "lab"), named("rest"))
+	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](20)
 	f := newFixture(t, grid)
 	f.nodesIn("lab", "shop")
 	f.passes(grid)
@@ -785,9 +718,7 @@ func TestDaemonSetRunsNowhere(t *testing.T) {
 // a template that names one site there takes the pods of no other.
 func TestSelectorOfTheKey(t *testing.T) {
 	sites := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
-	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-		GridUniqKey: "zone1", Template: raw(plain),
-	}}
+	grid := daemonSetGrid(plain)
 	f := newFixture(t, grid)
 	f.nodesIn(sites...)
 	f.passes(grid)
@@ -818,11 +749,8 @@ func TestSelectorOfTheKey(t *testing.T) {
 func TestDaemonSetOfSomeSites(t *testing.T) {
 	for _, waves := range []bool{false, true} {
 		for _, where := range []string{"lab", "nowhere"} {
-			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-				GridUniqKey: "zone1", ProgressDeadlineSeconds: ptr.To[int32](20),
-				Template: raw(strings.Replace(plain, `"spec":{`,
-					`"spec":{"nodeSelector":{"room":"`+where+`"},`, 1)),
-			}}
+			grid := daemonSetGrid(strings.Replace(plain, `"spec":{`, `"spec":{"nodeSelector":{"room":"`+where+`"},`, 1))
+			grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](20)
 			if waves {
 				grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
 			}

@@ -24,9 +24,7 @@ func (f *fixture) report(name string, status appsv1.DeploymentStatus) {
 	d := f.deployment(name)
 	status.ObservedGeneration = d.Generation
 	d.Status = status
-	if err := f.client.Status().Update(f.Context(), d); err != nil {
-		f.Fatal(err)
-	}
+	f.updateStatus(d)
 }
 
 var running = appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
@@ -46,7 +44,7 @@ func TestStalledByCondition(t *testing.T) {
 		f, grid := demo(t, in("east west"))
 		f.pass(grid)
 		set := f.replicaSet(f.deployment("demo-east"))
-		if err := f.client.Create(t.Context(), &corev1.Pod{
+		f.create(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: namespace, Name: "demo-east-1", Labels: set.Labels, OwnerReferences: bySet(set),
 			},
@@ -57,9 +55,7 @@ func TestStalledByCondition(t *testing.T) {
 					Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
 				},
 			}}},
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		f.report("demo-west", running)
 		f.report("demo-east", appsv1.DeploymentStatus{
 			Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
@@ -299,8 +295,7 @@ func TestCheckToleratesTaints(t *testing.T) {
 
 // TestWhatAJobDoesNotSay: only a condition of a Job that is true ends a check.
 func TestWhatAJobDoesNotSay(t *testing.T) {
-	wave := named("lab", "lab")
-	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	wave := checked(named("lab", "lab"))
 	f, grid := demo(t, in("lab"), func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = inWaves(wave) })
 	f.rolls(grid, "lab")
 	f.update(grid, func() { grid.Spec.Template = raw(other) })
@@ -317,9 +312,7 @@ func TestWhatAJobDoesNotSay(t *testing.T) {
 	} {
 		job := f.job()
 		job.Status.Conditions = []batchv1.JobCondition{{Type: c.says, Status: c.is}}
-		if err := f.client.Status().Update(f.Context(), job); err != nil {
-			t.Fatal(err)
-		}
+		f.updateStatus(job)
 		f.step(time.Minute)
 		f.passes(grid)
 		f.expectPhase(grid, c.phase, "")

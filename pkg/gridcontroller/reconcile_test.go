@@ -609,9 +609,7 @@ func TestRecreatedGrid(t *testing.T) {
 	f.delete(f.deployment("demo-east"))
 	again := deploymentGrid("demo", other)
 	again.UID = "again"
-	if err := f.client.Create(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	f.create(again)
 	f.pass(again)
 	f.expectImages("demo", map[string]string{"east": "two"})
 }
@@ -812,9 +810,7 @@ func TestLabelOfAChildIsRemoved(t *testing.T) {
 	f, grid := demo(t, in("east"))
 	old := ownedBy(grid.UID)
 	delete(old.Labels, v1.LabelGridSelector)
-	if err := f.client.Create(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
+	f.create(old)
 	f.reconcilers["DeploymentGrid"].cache = labelled{f.client}
 	f.pass(grid)
 	f.step(cacheLag)

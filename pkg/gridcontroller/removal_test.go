@@ -217,9 +217,7 @@ func TestChangedKey(t *testing.T) {
 		t.Errorf("got %d sites of %s", grid.Status.Sites, grid.Status.GridUniqKey)
 	}
 	grid.Status = v1.WorkloadGridStatus{}
-	if err := f.client.Status().Update(f.Context(), grid); err != nil {
-		t.Fatal(err)
-	}
+	f.updateStatus(grid)
 	f.restart()
 	f.pass(grid)
 	expectHeld()

@@ -50,9 +50,7 @@ func (f *fixture) replicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	if err := client.IgnoreNotFound(f.client.Delete(f.Context(), set.DeepCopy())); err != nil {
 		f.Fatal(err)
 	}
-	if err := f.client.Create(f.Context(), set); err != nil {
-		f.Fatal(err)
-	}
+	f.create(set)
 	return set
 }
 
@@ -93,9 +91,7 @@ func (f *fixture) runs(d *appsv1.Deployment, node string) {
 			}}},
 		},
 	}
-	if err := f.client.Create(f.Context(), pod); err != nil {
-		f.Fatal(err)
-	}
+	f.create(pod)
 }
 
 // image is what the Deployment of a site runs.
@@ -189,6 +185,12 @@ func named(name string, sites ...string) v1.Wave {
 		w.Sites = &v1.SiteSelector{Names: sites}
 	}
 	return w
+}
+
+// checked gives a wave a check.
+func checked(wave v1.Wave) v1.Wave {
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	return wave
 }
 
 // TestRolloutInWaves: each wave begins when the one before is done; sites that are not due are kept, and what somebody

@@ -187,9 +187,7 @@ func TestOrphansGoInWaves(t *testing.T) {
 	again := deploymentGrid("demo", other)
 	again.UID = types.UID("again")
 	waves(again)
-	if err := f.client.Create(f.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	f.create(again)
 	f.passes(again)
 	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
 }
@@ -213,9 +211,7 @@ func TestOneRefusalIsOne(t *testing.T) {
 func TestResumeAcceptsAConflict(t *testing.T) {
 	f, grid := demo(t, in("a b c"), rollingIn(named("all")))
 	theirs := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-a", UID: "theirs"}}
-	if err := f.client.Create(f.Context(), theirs); err != nil {
-		t.Fatal(err)
-	}
+	f.create(theirs)
 	for range 2 { // the new grid waits for a, and so does the change
 		f.rolls(grid, "b", "c")
 		f.step(time.Hour)
@@ -271,9 +267,7 @@ func TestOnDeleteWaits(t *testing.T) {
 				ObservedGeneration: s.Generation,
 				Replicas:           1, ReadyReplicas: 1, AvailableReplicas: 1, CurrentReplicas: 1,
 			}
-			if err := f.client.Status().Update(f.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+			f.updateStatus(s)
 		}
 	}
 	passes()

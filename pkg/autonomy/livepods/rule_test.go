@@ -282,6 +282,18 @@ func TestContainersThatEnd(t *testing.T) {
 	}
 }
 
+// TestCertainlyNeeded: the API server's "ready" arrives as a container has ended that was started again before.
+func TestCertainlyNeeded(t *testing.T) {
+	b := newSettledBench(t, restarted(up("db", "10.0.0.1", "s1", "app", "sidecar"), "sidecar"), sliceFor("one", own))
+	b.pods = []cri.Pod{restarted(up("db", "10.0.0.1", "s1", "app", "sidecar!"), "sidecar")}
+	b.says(notReady(own))
+	b.run(2)
+	b.says(own)
+	b.run(2)
+	b.out(20)
+	b.expect("it has ended", "one", "10.0.0.1!")
+}
+
 // TestManyAddresses: of the addresses that a pod has had, the oldest and the newest are kept.
 func TestManyAddresses(t *testing.T) {
 	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))

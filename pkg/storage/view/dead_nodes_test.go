@@ -1,8 +1,6 @@
 package view_test
 
 import (
-	"maps"
-	"net/netip"
 	"testing"
 
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
@@ -61,20 +59,5 @@ func TestWhatIsNotHiddenIsNotKeptTwice(t *testing.T) {
 	s.SetDoubted(facts.Dead, nodeSet("node-b2"))
 	if o, err := s.History.Get(served.EndpointSlices, inNS("svc"), 0); err != nil || &o.Body[0] != &whole.Body[0] {
 		t.Errorf("what has no dead endpoint is kept twice: %v", err)
-	}
-}
-
-func TestNodeAddresses(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	v4, v6, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2")
-	given := map[netip.Addr]string{v4: "node-a2", v6: "node-a2", other: "node-b1"}
-	s.Note(func(n *facts.Notes) { n.Addresses = given })
-	// A node that is not known yet may have addresses; one that goes has none any more.
-	s.NodeLabels().Remove("", "node-a2")
-	if got := s.Notes().Addresses; !maps.Equal(got, map[netip.Addr]string{other: "node-b1"}) {
-		t.Errorf("when a node is gone: %v", got)
-	}
-	if s.NodeExists("node-a2") || !s.NodeExists("node-b1") {
-		t.Error("NodeExists does not know the nodes")
 	}
 }

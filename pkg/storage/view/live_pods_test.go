@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
@@ -118,30 +117,6 @@ func TestLivePods(t *testing.T) {
 		if got := s.View.Endpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
 			t.Errorf("keys %q: of a slice that was removed, %+v are counted", keys, got)
 		}
-	}
-}
-
-// TestLivePodsOfAServiceMadeAgain: a Service that is made again without publishNotReadyAddresses shows no pod as ready
-// that is not serving, although its node spoke of the pod while there was no such Service.
-func TestLivePodsOfAServiceMadeAgain(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	publishing := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}}
-	publishing.Spec.PublishNotReadyAddresses = true
-	s.Services().Apply(wiretest.Object(publishing))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1"))
-	shown := func() discoveryv1.Endpoint {
-		t.Helper()
-		return shownAs[*discoveryv1.EndpointSlice](t, s.History, served.EndpointSlices, "svc-1").Endpoints[0]
-	}
-	s.SetLivePods("node-a1", runs("0=10.9.0.0!"))
-	if e := shown(); !*e.Conditions.Ready {
-		t.Errorf("%s is not shown as ready, although the Service publishes what is not", e.Addresses)
-	}
-	s.Services().Remove("ns", "svc")
-	s.SetLivePods("node-a1", runs("0=10.9.0.1!"))
-	s.Services().Apply(wiretest.Service("svc", ""))
-	if e := shown(); *e.Conditions.Ready {
-		t.Errorf("%s is shown as ready", e.Addresses)
 	}
 }
 

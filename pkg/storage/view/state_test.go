@@ -317,6 +317,26 @@ func permutations(of []string, visit func([]string)) {
 	}
 }
 
+// touched is an object after a change of what is written with every change of any, or by whoever writes it, and of
+// nothing that a client has a use for.
+func touched(tb testing.TB, o *wire.Object, n int64) *wire.Object {
+	tb.Helper()
+	// Only the metadata is read and written, and that is of one form for all.
+	as := &corev1.Node{}
+	if err := as.Unmarshal(wire.AppendObject(nil, o.Meta, nil, 0)); err != nil {
+		tb.Fatal(err)
+	}
+	as.Generation, as.ResourceVersion = n, fmt.Sprint(1000+n)
+	as.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: fmt.Sprint("manager-", n), Operation: "Update"}}
+	metav1.SetMetaDataAnnotation(&as.ObjectMeta, corev1.EndpointsLastChangeTriggerTime,
+		time.Unix(n, 0).UTC().Format(time.RFC3339))
+	both, err := wire.ParseObject(wire.AppendObject(nil, wiretest.Object(as).Meta, o.Body, 0))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return both
+}
+
 // TestRevisionsOverARestart: an upstream that brings the same again, but for what no client has a use for, makes no
 // event; one object that changed is one event, and has a revision of this process.
 func TestRevisionsOverARestart(t *testing.T) {

@@ -112,22 +112,6 @@ func TestChangesTouchOnlyTheirSlices(t *testing.T) {
 	}
 }
 
-func TestUnparsableKeysHideEverythingAndAreNamed(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(wiretest.Service("svc", `zone`))
-	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
-	if got := nodesShown(t, s.History, "svc-1"); got != "" {
-		t.Errorf("shows %s", got)
-	}
-	if reason := s.Invalid()[inNS("svc")]; !strings.Contains(reason, "JSON") {
-		t.Errorf("Invalid says %q", reason)
-	}
-	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
-	if got := nodesShown(t, s.History, "svc-1"); got != "node-a1" || len(s.Invalid()) != 0 {
-		t.Errorf("after mending it shows %s, invalid %v", got, s.Invalid())
-	}
-}
-
 // paddedService is one of some kilobytes, another one for every number.
 func paddedService(i int) *wire.Object {
 	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{

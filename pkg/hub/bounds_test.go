@@ -487,20 +487,6 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestMarks are read as they were written.
-func TestMarks(t *testing.T) {
-	t.Parallel()
-	mark := hubv1alpha1.Mark{
-		Ends: true, Version: hubv1alpha1.Version{1, 2, 3}, Added: map[uint8]uint64{0: 5, 255: 1 << 63},
-	}
-	mark.Whole[7], mark.Whole[255] = true, true
-	meta := mark.ObjectMeta()
-	got, err := hubv1alpha1.ParseMark(meta.ResourceVersion, meta.Annotations)
-	if err != nil || fmt.Sprint(*got) != fmt.Sprint(mark) {
-		t.Errorf("got %v, %v", got, err)
-	}
-}
-
 // TestContentIsNotKeptTooLong: a stream that begins with nothing is sent what its class has now, also if another one
 // of the class began before a change.
 func TestContentIsNotKeptTooLong(t *testing.T) {

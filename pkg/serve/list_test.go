@@ -17,10 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 func TestSelectorsOfLists(t *testing.T) {
@@ -207,94 +205,6 @@ func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestOfflineStartIs503NeverAnEmptyList: kube-proxy deletes every rule of the node when it gets an empty list,
-// and keeps them when it gets an error.
-func TestOfflineStartIs503NeverAnEmptyList(t *testing.T) {
-	c := newCluster(t, nil)
-	check := func(path string) {
-		t.Helper()
-		for _, accept := range []string{asJSON, asProtobuf} {
-			r := c.get(path, "Accept", accept)
-			if r.code != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
-				t.Errorf("%s: got %d, Retry-After %q: %q", path, r.code, r.header.Get("Retry-After"), r.body)
-				continue
-			}
-			if status := r.status(t); status.Details == nil || status.Details.RetryAfterSeconds == 0 {
-				t.Errorf("%s: %+v", path, status)
-			}
-		}
-	}
-	paths := []string{
-		servicesPath, servicesPath + "?watch=true", servicesPath + "?watch=true&resourceVersion=5",
-		servicesPath + "?limit=500&resourceVersion=0",
-		"/api/v1/namespaces/default/services/s", slicesPath,
-		slicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan",
-		"/api/v1/nodes/" + thisNode, "/api/v1/endpoints",
-	}
-	for _, path := range paths {
-		check(path)
-	}
-}
-
-// TestResourceThatTheUpstreamDoesNotServeIs404: an empty 200 would make kube-proxy delete its rules.
-func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
-	c := newCluster(t, nil)
-	c.store.EndpointSlices().SetAbsent()
-	for _, path := range []string{
-		slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1",
-		"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s",
-	} {
-		r := c.get(path)
-		if status := r.status(t); r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound {
-			t.Errorf("%s: got %d %+v", path, r.code, status)
-		}
-	}
-	// It comes, after an upgrade of the upstream; and it does not go again because a gateway has lost its API server.
-	c.sync(service("s"), slice("s", "node2"))
-	c.store.EndpointSlices().SetAbsent()
-	if list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath)); len(list.Items) != 1 {
-		t.Errorf("got %v", list)
-	}
-}
-
-// TestEndpointsAreFollowedOnDemand: the first request for Endpoints starts to follow them and waits for what
-// comes of it.
-func TestEndpointsAreFollowedOnDemand(t *testing.T) {
-	object := endpoints("s", thisNode, "node2")
-	arrivals := map[string]func(c *cluster){
-		"served": func(c *cluster) { c.store.Endpoints().Replace(encodeAll(object)) },
-		"absent": func(c *cluster) { c.store.Endpoints().SetAbsent() },
-	}
-	for name, arrive := range arrivals {
-		t.Run(name, func(t *testing.T) {
-			demands := make(chan *served.Resource, 10)
-			c := newCluster(t, func(_ *storagetest.Options, s *Server) {
-				s.Demand = func(r *served.Resource) func() { demands <- r; return func() {} }
-			})
-			c.sync(governed("s"))
-			go func() {
-				if <-demands == served.Endpoints {
-					arrive(c)
-				}
-			}()
-			start := time.Now()
-			r := c.get("/api/v1/endpoints")
-			if name == "absent" {
-				if r.status(t); r.code != http.StatusNotFound {
-					t.Errorf("got %d %s", r.code, r.body)
-				}
-			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 ||
-				len(list.Items[0].Subsets[0].Addresses) != 1 {
-				t.Errorf("got %v", list.Items)
-			}
-			// Both are answers; only their absence is worth the whole wait.
-			if took := time.Since(start); took >= demandPatience {
-				t.Errorf("answered after %s", took)
-			}
-		})
 	}
 }
 

@@ -388,6 +388,9 @@ func (s *oracleStream) takeChange(
 	case watch.Added:
 		c.held[name] = o
 	case watch.Deleted:
+		if c.everyEvent && !apiequality.Semantic.DeepEqual(before, o) {
+			return fmt.Errorf("DELETED %s with what the client has not: %v, not %v", name, o, before)
+		}
 		delete(c.held, name)
 	default:
 		return fmt.Errorf("event type %q", eventType)

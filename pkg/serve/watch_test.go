@@ -13,14 +13,11 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/internal/testkit/storagetest"
-	"github.com/application-grid/application-grid/internal/testkit/wiretest"
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 const watchList = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
@@ -72,87 +69,6 @@ func TestWatchByPathAndNamespace(t *testing.T) {
 	} {
 		path, _, _ = strings.Cut(path, "?")
 		c.watch(path, "timeoutSeconds=1", asProtobuf).expect(want...)
-	}
-}
-
-// TestSelectorsOfWatches: an object that begins to match is added to the client, one that stops is deleted.
-func TestSelectorsOfWatches(t *testing.T) {
-	for _, accept := range bothEncodings {
-		t.Run(accept, func(t *testing.T) {
-			in := map[string]string{"in": "yes"}
-			c := newSyncedCluster(t, labelled(service("leaves"), in), service("joins"), service("never"),
-				labelled(service("stays"), in))
-			w := c.watch(servicesPath, "labelSelector=in", accept)
-			w.expect("ADDED leaves", "ADDED stays")
-			c.apply(labelled(service("never"), map[string]string{"other": "x"}))
-			c.apply(service("leaves"))
-			gone := w.expect("DELETED leaves")[0]
-			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" ||
-				revisionOf(t, got) != c.store.History.Revision() {
-				t.Errorf(
-					"a deletion carries the last version that the client knew and its own revision; got %v, labels %v",
-					got.ResourceVersion, got.Labels,
-				)
-			}
-			c.apply(labelled(service("joins"), in))
-			c.apply(labelled(service("stays"), map[string]string{"in": "too"}))
-			c.remove(service("never"))
-			c.remove(service("leaves"))
-			c.remove(labelled(service("joins"), in))
-			w.expect("ADDED joins", "MODIFIED stays", "DELETED joins")
-		})
-	}
-}
-
-// TestAnnotationOnlyChangesAreEvents: SuperEdge's wrapper compared subsets only, so that annotating
-// default/kubernetes had no effect until it restarted.
-func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
-	c := newCluster(t, func(o *storagetest.Options, _ *Server) { o.KeepKubernetesEndpoint = false })
-	kubernetes := endpoints("kubernetes", "")
-	kubernetes.Subsets[0].Addresses[0].NodeName = nil
-	kubernetesSlice := slice("kubernetes")
-	kubernetesSlice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}}
-	c.store.KubernetesEndpoints().Replace(encodeAll(kubernetes))
-	c.store.Endpoints().Replace(encodeAll(kubernetes, endpoints("s", thisNode)))
-	c.sync(service("kubernetes"), service("s"), kubernetesSlice)
-	w := c.watch("/api/v1/endpoints", "", asProtobuf)
-	w.expect("ADDED kubernetes", "ADDED s")
-	slices := c.watch(slicesPath, "", asProtobuf)
-	slices.expect("ADDED kubernetes")
-
-	annotated := endpoints("s", thisNode)
-	annotated.Annotations = map[string]string{
-		"endpoints.kubernetes.io/last-change-trigger-time": "2024-01-01T00:00:00Z",
-	}
-	c.apply(annotated) // which is no event
-	annotated.Annotations = map[string]string{"note": "n"}
-	c.apply(annotated)
-	if e := w.expect("MODIFIED s")[0]; e.Object.(*corev1.Endpoints).Annotations["note"] != "n" {
-		t.Errorf("got %v", e.Object)
-	}
-
-	local := kubernetes.DeepCopy()
-	local.Annotations = map[string]string{v1.AnnotationLocalEndpoint: "169.254.0.1", v1.AnnotationLocalPort: "51003"}
-	c.apply(local)
-	e := w.expect("MODIFIED kubernetes")[0]
-	got := e.Object.(*corev1.Endpoints)
-	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" ||
-		got.Subsets[0].Ports[0].Port != 51003 {
-		t.Errorf("got %+v", got.Subsets)
-	}
-	c.store.KubernetesEndpoints().Apply(wiretest.Object(local))
-	e = slices.expect("MODIFIED kubernetes")[0]
-	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" ||
-		*got.Ports[0].Port != 51003 {
-		t.Errorf("got %+v", got)
-	}
-	// The slice's own annotations go before those of the Endpoints.
-	own := kubernetesSlice.DeepCopy()
-	own.Annotations = map[string]string{v1.AnnotationLocalEndpoint: "169.254.0.2", v1.AnnotationLocalPort: "51003"}
-	c.apply(own)
-	e = slices.expect("MODIFIED kubernetes")[0]
-	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.2" {
-		t.Errorf("got %+v", got)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestTooManySites(t *testing.T) {
 		handler.ServeHTTP(&startedWriter{ResponseRecorder: httptest.NewRecorder(), started: started}, r)
 	}()
 	<-started
-	more := ""
+	var more string
 	for i := 1; ; i++ {
 		_, release, err := store.Sites.View(fmt.Sprint("u", i))
 		if errors.Is(err, view.ErrTooManySites) {
@@ -97,7 +97,8 @@ func TestTooManySites(t *testing.T) {
 		more: http.StatusServiceUnavailable, "/superedge-ingress/u0/api/v1/services": http.StatusOK,
 		"/api/v1/services": http.StatusOK,
 	} {
-		if w := get(t, handler, path); w.Code != code || (w.Header().Get("Retry-After") == "") != (code == http.StatusOK) {
+		w := get(t, handler, path)
+		if after := w.Header().Get("Retry-After"); w.Code != code || (after == "") != (code == http.StatusOK) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}

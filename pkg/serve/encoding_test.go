@@ -14,18 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
-
-func encodeAll(objects ...served.Typed) []*wire.Object {
-	encoded := make([]*wire.Object, len(objects))
-	for i, o := range objects {
-		encoded[i] = wiretest.Object(o)
-	}
-	return encoded
-}
 
 // richService uses fields of every shape: maps, lists, pointers, unions, empty strings that must stay.
 func richService() *corev1.Service {

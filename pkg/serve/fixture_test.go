@@ -134,10 +134,6 @@ func (c *cluster) input(o served.Typed) *facts.Input {
 		return c.store.Services()
 	case *discoveryv1.EndpointSlice:
 		return c.store.EndpointSlices()
-	case *corev1.Endpoints:
-		return c.store.Endpoints()
-	case *corev1.Node:
-		return c.store.NodeLabels()
 	default:
 		c.t.Fatalf("there is no input for a %T", o)
 		return nil
@@ -204,17 +200,6 @@ func slice(name string, nodes ...string) *discoveryv1.EndpointSlice {
 		})
 	}
 	return s
-}
-
-// endpoints lists one address on each of the nodes.
-func endpoints(name string, nodes ...string) *corev1.Endpoints {
-	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Port: 80}}}
-	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
-			IP: "10.1.0." + strconv.Itoa(i+1), NodeName: ptr.To(node),
-		})
-	}
-	return &corev1.Endpoints{ObjectMeta: objectMeta("default", name), Subsets: []corev1.EndpointSubset{subset}}
 }
 
 func nodesOf(s *discoveryv1.EndpointSlice) string {

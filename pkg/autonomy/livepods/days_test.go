@@ -291,6 +291,82 @@ func TestKubeletDiesWithAContainer(t *testing.T) {
 	}
 }
 
+// TestHungWatch: the same before a link of which it takes some time until it is known that it is away (a watch that
+// hangs on a live connection: up to 150 s).
+func TestHungWatch(t *testing.T) {
+	run := func(state string) []cri.Pod {
+		return []cri.Pod{
+			up("db", "10.0.0.1", "s1", "app"+state, "sidecar"),
+			restarted(up("web", "10.0.0.2", "s2", "app"+state, "side"), "app"),
+		}
+	}
+	for _, hangs := range []int{25, 30, 35, 40, 45, 60, 150} {
+		b := newBench(t)
+		b.pods = run("")
+		b.slices = []*discoveryv1.EndpointSlice{
+			sliceFor("one", own, other), sliceFor("two", ep{"web", "10.0.0.2", "n0", true, true}),
+		}
+		b.api()
+		b.run(600)
+		b.pods = run("!")
+		b.run(hangs)
+		b.out(10)
+		when := fmt.Sprintf("noticed after %d s: the containers app have ended", hangs)
+		b.expect(when, "one", "10.0.1.1")
+		b.expect(when, "two", "10.0.0.2!")
+	}
+}
+
+// TestDebuggedBeforeReady: kubectl debug in a pod that is not ready yet; the shell goes on when it has become ready.
+// Then the power goes.
+func TestDebuggedBeforeReady(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.says(notReady(own))
+	b.run(60)
+	b.says(own)
+	b.run(120)
+	b.out(5)
+	b.expect("without a link", "one", "10.0.0.1")
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x!")}
+	b.run(5)
+	b.expect("only the shell has ended", "one", "10.0.0.1")
+	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")} // after a power cut there is no debug container
+	b.run(3600)
+	b.expect("an hour after a power cut", "one", "10.0.0.7")
+}
+
+// TestUpgradeWhileDebugged: the wrapper's pod is replaced (new version: its emptyDir begins empty) while a debug
+// container runs in a pod.
+func TestUpgradeWhileDebugged(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.says(own)
+	b.run(3600)
+	b.out(5)
+	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
+	b.run(3600)
+	b.expect("an hour after a power cut", "one", "10.0.0.7")
+}
+
+// TestTwoServices: a pod in two Services, of which one has a slice of its own that calls it not ready (an endpoint that
+// was drained, a leader's Service). The link goes, nothing else.
+func TestTwoServices(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own), sliceFor("two", notReady(own)))
+	b.out(10)
+	b.expect("only the link is away", "one", "10.0.0.1")
+	b.expect("only the link is away", "two", "10.0.0.1!")
+}
+
+// TestHungRuntimeNotReady: the runtime hangs; the kubelet says so, and the API calls the node and its pods not ready.
+func TestHungRuntimeNotReady(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", own))
+	b.err, b.ready = context.DeadlineExceeded, corev1.ConditionFalse
+	b.says(notReady(own))
+	b.run(30)
+	b.expect("it runs", "one", "10.0.0.1")
+}
+
 // TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
 // again, is called ready.
 func TestCrashBeforeTheLink(t *testing.T) {
@@ -313,7 +389,14 @@ func TestServingNotReady(t *testing.T) {
 	b.expect("it has ended", "two", "10.0.0.1!")
 }
 
-// TestSecondAddress: an endpoint at another network of the pod, which the runtime's answer has too.
+// TestSecondNetwork: endpoints at another network of the pod (Multus' service controller, user-defined networks).
+func TestSecondNetwork(t *testing.T) {
+	b := newSettledBench(t, up("db", "10.0.0.1", "s1", "app"), sliceFor("one", at("192.168.50.5", own)))
+	b.out(30)
+	b.expect("only the link is away", "one", "192.168.50.5")
+}
+
+// TestSecondAddress: the same with the addresses of both networks in the runtime's answer.
 func TestSecondAddress(t *testing.T) {
 	p := up("db", "10.0.0.1", "s1", "app")
 	p.Addresses = append(p.Addresses, netip.MustParseAddr("192.168.50.5"))

@@ -57,7 +57,7 @@ func TestBootOfWhichNothingWasSeen(t *testing.T) {
 }
 
 // TestLegacyEndpoints: a client has Endpoints followed; the pod is also in a Service that publishes addresses that are
-// not ready (that of a StatefulSet). It crashes, the kubelet says so, and the link goes before it is called ready again.
+// not ready (that of a StatefulSet). It crashes, the kubelet says so, and the link goes before it is ready again.
 func TestLegacyEndpoints(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		b := newBench(t)

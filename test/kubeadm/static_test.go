@@ -173,8 +173,8 @@ func (o *operator) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
 	})
 }
 
-// recoverAlone takes the link and all power from the nodes, and gives power back. When all is up on each, after the time
-// that it returns, they reach each other's pods as soon as is promised, and their wrappers exchange facts.
+// recoverAlone takes the link and all power from the nodes, and gives power back. When all is up on each, after the
+// time that it returns, they reach each other's pods as soon as is promised, and their wrappers exchange facts.
 func (o *operator) recoverAlone(
 	service *corev1.Service, nodes []*kubeadm.Node, up func(*kubeadm.Node) error,
 ) (took time.Duration) {

@@ -153,10 +153,11 @@ needs-cilium:
 test: needs-e2e ## Runs all tests. Needs root for the end-to-end part, which waits half of the time: the rest runs beside it.
 	@$(MAKE) --no-print-directory --jobs=2 test-unit test-e2e
 
-# `go test` as all tests are run: without vet, which `make lint` has with more analysers and which type-checks every
-# dependency for it, with a compiler and a linker that collect their garbage four times as rarely (hack/gobuild.sh), and
-# without what a debugger needs, which is half of the linker's work.
-GO_TEST = test -vet=off -ldflags=-w -toolexec='env GOGC=400'
+# `go test` in a directory as all tests are run: without vet, which `make lint` has with more analysers and which
+# type-checks every dependency for it, and without what a debugger needs, which is half of the linker's work. The
+# compiler, the linker, the tests and what they run of Kubernetes (test/cluster) collect their garbage four times as rarely
+# as they would by themselves, which takes a quarter off their work, unless one of them needs more than 1 GB for that.
+GO_TEST = GOGC=400 GOMEMLIMIT=1GiB go test -C $(or $(1),.) -vet=off -ldflags=-w
 
 # Packages in which nothing runs at the same time, not even in their tests. The race detector would make their random
 # worlds five to eight times slower, and has nothing to detect.
@@ -182,17 +183,17 @@ ifdef RACE
 	@! grep -nE '\bgo (func|[A-Za-z.]+\()|\.Go\(|t\.Parallel\(|net/http' $(SEQUENTIAL:=/*.go) || \
 		{ echo "These lines run something at the same time: take their package out of SEQUENTIAL in the Makefile"; exit 1; }
 	@CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),$(CONCURRENT))
-	CGO_ENABLED=1 go $(RACE_TEST) $(or $(PKG),$(CONCURRENT))
-	$(if $(PKG),,go $(GO_TEST) -timeout 20m $(SEQUENTIAL) $(WORLDS))
+	CGO_ENABLED=1 $(RACE_TEST) $(or $(PKG),$(CONCURRENT))
+	$(if $(PKG),,$(GO_TEST) -timeout 20m $(SEQUENTIAL) $(WORLDS))
 else
-	go $(GO_TEST) -timeout 20m $(or $(PKG),./...)
+	$(GO_TEST) -timeout 20m $(or $(PKG),./...)
 endif
-	$(if $(PKG),,go -C hack/tools $(GO_TEST) ./...)
+	$(if $(PKG),,$(call GO_TEST,hack/tools) ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
 # of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test $(GO_TEST) -count=1 -p 3 -timeout 60m
+	HUB_BIN=$(BIN)/application-grid-hub $(call GO_TEST,test) -count=1 -p 3 -timeout 60m
 
 # The packages that take longest begin first.
 LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults

@@ -253,7 +253,11 @@ func (c *Cluster) Namespace() string {
 func (c *Cluster) component(name string, thread *netns.Thread, ready func(context.Context) error,
 	args ...string) *Component {
 	program, _, _ := strings.Cut(name, "@")
-	return c.program(name, c.options.Components, thread, ready, append([]string{program}, args...)...)
+	component := c.program(name, c.options.Components, thread, ready, append([]string{program}, args...)...)
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} { // as the Makefile's tests have them
+		component.AddEnv(name + "=" + os.Getenv(name))
+	}
+	return component
 }
 
 // program describes a component that is a program of its own.

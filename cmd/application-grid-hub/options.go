@@ -72,8 +72,8 @@ func newOptions() *options {
 	f = o.flags.Section("Callers")
 	f.BoolVar(&o.hub.AllowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound "+
 		"to a node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
-	f.BoolVar(&o.hub.ReviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise requests "+
-		"with the certificate of its front proxy are permitted, because it has authorized them.")
+	f.BoolVar(&o.hub.ReviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise "+
+		"requests with the certificate of its front proxy are permitted, because it has authorized them.")
 
 	f = o.flags.Section("Replicas")
 	f.StringVar(&o.service, "service", "kube-system/"+program,

@@ -15,13 +15,12 @@ import (
 
 // Print writes the changes, below lines with their sites. A program compares two files, and ends with 1 if they differ.
 func (a *Answer) Print(ctx context.Context, program []string, out, problems io.Writer) error {
-	about := a.Title
+	head := a.Title
 	if len(a.Sites) > 0 {
-		about += ", " + enumerate.Count(len(a.Sites), "site") + ": " + enumerate.First(a.Sites, len(a.Sites))
+		head += ", " + enumerate.Count(len(a.Sites), "site") + ": " + enumerate.First(a.Sites, len(a.Sites))
 	}
 	if a.Differs() || len(a.Notes) > 0 {
-		lines := append([]string{about}, a.Notes...)
-		fmt.Fprintln(out, "# "+strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n# "))
+		fmt.Fprintln(out, "# "+strings.ReplaceAll(strings.Join(append([]string{head}, a.Notes...), "\n"), "\n", "\n# "))
 	}
 	if !a.Differs() {
 		return nil

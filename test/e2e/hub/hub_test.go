@@ -397,9 +397,7 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("it does not follow %s: %v", resource, used)
 		}
 	}
-	for _, use := range []string{
-		"get secrets", "update secrets", "get apiservices", "patch apiservices", "watch apiservices",
-	} {
+	for _, use := range []string{"get secrets", "update secrets", "get apiservices", "patch apiservices"} {
 		if !used[use] {
 			t.Errorf("it does not %s for its certificate: %v", use, used)
 		}

@@ -37,7 +37,7 @@ var unusedForAReason = excused([]excuse{
 	{cluster.RoleHub, "", "nodes services", "list watch", usedByTheHub},
 	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "list watch", usedByTheHub},
 	{cluster.RoleHub, "", "secrets", "get update patch create", usedByTheHub},
-	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get patch watch", usedByTheHub},
+	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get patch", usedByTheHub},
 	{cluster.RoleWrapper, "hub.superedge.io", "shares", "watch get", usedByTheHub},
 })
 

@@ -28,7 +28,7 @@ var errSlowBody = errors.New("the request body did not arrive in time")
 
 // WithBodyLimit refuses request bodies over MaxBody, and ends requests whose bodies take longer than the timeout: a
 // client that sends a body byte by byte would occupy a connection here and another one upstream. The data after an
-// upgrade (exec, port-forward) is not a body, so the filter comes after WithUpgrades.
+// upgrade (exec, port-forward) is not a body, so the filter comes after WithoutFalseUpgrades.
 func WithBodyLimit(timeout time.Duration) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.ContentLength > MaxBody {

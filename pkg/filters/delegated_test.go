@@ -562,7 +562,7 @@ func streamLargeBody(t *testing.T, line, headers string, chunked bool) (status i
 		return Forward(Target{URL: u, Transport: transport, UpgradeTransport: transport})
 	}
 	const timeout = 500 * time.Millisecond
-	front := httptest.NewServer(WithUpgrades()(WithBodyLimit(timeout)(WithDelegatedIdentity(
+	front := httptest.NewServer(WithoutFalseUpgrades()(WithBodyLimit(timeout)(WithDelegatedIdentity(
 		forward(), "node0",
 	)(forward()))))
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
@@ -630,7 +630,7 @@ func TestIsUpgrade(t *testing.T) {
 			t.Errorf("%+v: %v", test, got)
 		}
 		passed := &keep{}
-		answer(WithUpgrades()(passed), r)
+		answer(WithoutFalseUpgrades()(passed), r)
 		if kept := passed.last.Header.Get("Upgrade") != ""; kept != test.want {
 			t.Errorf("%+v: passed on with Upgrade: %v", test, kept)
 		}

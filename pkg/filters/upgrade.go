@@ -14,10 +14,10 @@ func isUpgrade(r *http.Request) bool {
 		(r.Method == http.MethodGet || r.Method == http.MethodPost)
 }
 
-// WithUpgrades removes the Upgrade header from requests for which isUpgrade is false. A server that does not want to
-// change the protocol may ignore it (RFC 9110, 7.8). So exactly those requests are passed on as upgrades that
+// WithoutFalseUpgrades removes the Upgrade header from requests for which isUpgrade is false. A server that does not
+// want to change the protocol may ignore it (RFC 9110, 7.8). So exactly those requests are passed on as upgrades that
 // WithBodyLimit exempts from its limits.
-func WithUpgrades() Filter {
+func WithoutFalseUpgrades() Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.Header.Get("Upgrade") != "" && !isUpgrade(r) {
 			r = r.Clone(r.Context())

@@ -17,13 +17,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// WithWrites refuses writes of objects that are shown altered, and deletions of several objects that list endpoints: a
-// client that writes back what it has read would remove other sites' endpoints. All other writes are passed on as they
-// are.
+// WithoutAlteredWrites refuses writes of objects that are shown altered, and deletions of several objects that list
+// endpoints: a client that writes back what it has read would remove other sites' endpoints. All other writes are
+// passed on as they are.
 //
 // The upstream does not know the wrapper's resourceVersions. It answers a write that names one 409, as one of an older
 // version.
-func WithWrites(viewing Viewing) Filter {
+func WithoutAlteredWrites(viewing Viewing) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if err := checkWrite(viewing, r); err != nil {
 			serve.WriteError(w, r, err)

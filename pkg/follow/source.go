@@ -313,7 +313,7 @@ func (s *Source) stepped(version string) {
 
 // verifyVersion asks whether the upstream has reached the version at which a watch begins, if that is not certain. An
 // API server that was restored from a backup may not have: it is silent on such a watch, and the source must list.
-// verify is called when the watch is open, because a later restore breaks the watch.
+// It is called when the watch is open, because a later restore breaks the watch.
 //
 // Only the refusal of the version is proof. An older version in an answer is not, because it may come from a cache. The
 // request has its own User-Agent, so that a caching proxy does not keep its answer as the list.

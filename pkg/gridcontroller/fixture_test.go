@@ -595,7 +595,7 @@ func (f *fixture) expect(grid client.Object, condition string, says ...string) {
 	case *v1.ServiceGrid:
 		all = of.Status.Conditions
 	case v1.Object:
-		_, status := v1.Workload(of)
+		_, status := v1.SpecAndStatus(of)
 		all = status.Conditions
 	}
 	kind, _, _ := strings.Cut(condition, "=")

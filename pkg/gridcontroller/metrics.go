@@ -61,7 +61,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 func statusOf(grid v1.Object) *v1.WorkloadGridStatus {
 	service, ok := grid.(*v1.ServiceGrid)
 	if !ok {
-		_, status := v1.Workload(grid)
+		_, status := v1.SpecAndStatus(grid)
 		return status
 	}
 	status := &v1.WorkloadGridStatus{Sites: service.Status.Sites, ReadySites: service.Status.Sites}

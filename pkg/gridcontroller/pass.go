@@ -64,8 +64,8 @@ type planned struct {
 	rollout rollout.Plan
 	// gone are the children of sites without nodes.
 	gone []vanished
-	// held is why losses must wait for an approval; nil if none do.
-	held error
+	// lossesHeld is why losses must wait for an approval; nil if none do.
+	lossesHeld error
 }
 
 // synced has what became of the children.
@@ -100,7 +100,7 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	for _, of := range m.sites {
 		of.progressAt = of.progressAt.Add(leap)
 	}
-	p.spec, p.status = v1.Workload(grid)
+	p.spec, p.status = v1.SpecAndStatus(grid)
 	p.sites = sitesOf(r.nodes, owner.Key)
 	p.names = slices.Sorted(maps.Keys(p.sites))
 	return p

@@ -142,7 +142,7 @@ func newMemory(grid v1.Object) *gridMemory {
 		uid: grid.GetUID(), sites: map[string]*siteMemory{}, losses: map[string]v1.SiteLoss{},
 		approved: map[string]bool{}, largest: largestStates,
 	}
-	if _, status := v1.Workload(grid); status != nil {
+	if _, status := v1.SpecAndStatus(grid); status != nil {
 		m.key = status.GridUniqKey
 		for site, state := range status.States {
 			m.sites[site] = &siteMemory{state: state}
@@ -237,7 +237,7 @@ func (r *reconciler) reconcileWorkloads(
 		return reconcile.Result{}, err
 	}
 	p := r.newPass(grid, owner, m)
-	_, status := v1.Workload(changed)
+	_, status := v1.SpecAndStatus(changed)
 	c := conditions{&status.Conditions, grid.GetGeneration()}
 	err = cmp.Or(gridchild.CheckKey(owner.Key), r.config.Limits.check(owner.Key, len(p.names)))
 	if err == nil {
@@ -285,7 +285,7 @@ func (r *reconciler) reconcileWorkloads(
 func (r *reconciler) deleteUnusedTemplates(
 	ctx context.Context, grid, changed v1.Object,
 ) (deleted bool, err error) {
-	spec, _ := v1.Workload(changed)
+	spec, _ := v1.SpecAndStatus(changed)
 	unused := gridchild.UnusedTemplates(spec)
 	if !spec.AutoDeleteUnusedTemplate || len(unused) == 0 {
 		return false, nil

@@ -158,7 +158,7 @@ func (p *planned) holdLosses() {
 				texts = append(texts, fmt.Sprintf("%d sites %s (%s)", len(sites), kind, nameSome(sites)))
 			}
 		}
-		p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+		p.lossesHeld = gridchild.Errorf(v1.ReasonMassRemoval,
 			"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
 				"if it is meant, annotate the grid with %s=%s",
 			strings.Join(texts, ", "), limit, sites, p.Child.Kind, v1.AnnotationApproveRemoval, approval)

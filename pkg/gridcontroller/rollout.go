@@ -95,7 +95,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		Rollout: p.spec.Rollout, Revision: p.update.Revision, Deadline: p.spec.ProgressDeadline(),
 		Current: p.status.CurrentRevision, Update: p.status.UpdateRevision, Status: p.status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(), Leap: p.memory.leap, Known: p.memory.heard,
+		Now: p.clock.Now(), Leap: p.memory.leap, Followed: p.memory.heard,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update.Revision, p.grid.GetGeneration()) {
 		in.AtOnce = p.update.Revision
@@ -111,7 +111,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		p.readPodsAndChecks(ctx, plan, in)
 		plan = rollout.NewPlan(in)
 	}
-	p.memory.heard = plan.Known
+	p.memory.heard = plan.Followed
 	return plan
 }
 

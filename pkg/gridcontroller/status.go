@@ -190,8 +190,8 @@ func (p *report) setProblems(c conditions, sites int) {
 	if failing != "" {
 		reason = v1.ReasonSitesFailed
 	}
-	if p.held != nil {
-		told := gridchild.Tellable(p.held)
+	if p.lossesHeld != nil {
+		told := gridchild.Tellable(p.lossesHeld)
 		reason, holding = told.Reason, told.Message
 	}
 	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
@@ -419,8 +419,8 @@ func (p *report) recordEvents() {
 		}
 	}
 	switch {
-	case p.held != nil:
-		p.recordGridEvent(p.grid, p.memory, p.held)
+	case p.lossesHeld != nil:
+		p.recordGridEvent(p.grid, p.memory, p.lossesHeld)
 	case len(p.states) == 0:
 		p.recordGridEvent(p.grid, p.memory, gridchild.Errorf(v1.ReasonNoSites,
 			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))

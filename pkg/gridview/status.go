@@ -106,7 +106,7 @@ func Of(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 
 // Workloads returns the state of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid.
 func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
-	spec, status := v1.Workload(grid)
+	spec, status := v1.SpecAndStatus(grid)
 	child := kind.Child.Kind
 	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey,
 		Keys: topology.Keys{spec.GridUniqKey}, SiteCount: status.Sites,
@@ -310,7 +310,7 @@ func StatusOf(grid v1.Object) (conditions []metav1.Condition, observed int64) {
 	if g, ok := grid.(*v1.ServiceGrid); ok {
 		return g.Status.Conditions, g.Status.ObservedGeneration
 	}
-	_, status := v1.Workload(grid)
+	_, status := v1.SpecAndStatus(grid)
 	return status.Conditions, status.ObservedGeneration
 }
 

@@ -237,7 +237,7 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 		}
 		config.SecureServing.Cert = keeper
 	}
-	identify(config, s.config)
+	guardShares(config, s.config)
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
 		return s.checkCurrent()
 	}))

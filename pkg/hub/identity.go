@@ -26,10 +26,10 @@ const (
 	nodeUserPrefix = "system:node:"
 )
 
-// identify marks users whom the front proxy has authenticated, and puts an authorizer before the one that asks
+// guardShares marks users whom the front proxy has authenticated, and puts an authorizer before the one that asks
 // kube-apiserver.
-func identify(config *genericapiserver.Config, options Config) {
-	callers := &callers{next: config.Authorization.Authorizer, options: options}
+func guardShares(config *genericapiserver.Config, options Config) {
+	callers := &shareAuthorizer{next: config.Authorization.Authorizer, options: options}
 	if headers := config.Authentication.RequestHeaderConfig; headers != nil {
 		front := headerrequest.NewDynamicVerifyOptionsSecure(headers.CAContentProvider.VerifyOptions,
 			headers.AllowedClientNames, headers.UsernameHeaders, headers.UIDHeaders, headers.GroupHeaders,
@@ -52,16 +52,16 @@ func identify(config *genericapiserver.Config, options Config) {
 // authorized the request.
 type fronted struct{ user.Info }
 
-// callers is the hub's authorizer. It refuses credentials of a node the share of another one, and ServiceAccount tokens
-// that are not bound to a node every share. Other requests from the front proxy were authorized by kube-apiserver; for
-// the rest it asks kube-apiserver.
-type callers struct {
+// shareAuthorizer is the hub's authorizer. It refuses credentials of a node the share of another one, and
+// ServiceAccount tokens that are not bound to a node every share. Other requests from the front proxy were authorized by
+// kube-apiserver; for the rest it asks kube-apiserver.
+type shareAuthorizer struct {
 	// next asks kube-apiserver.
 	next    authorizer.Authorizer
 	options Config
 }
 
-func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (c *shareAuthorizer) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.GetAPIGroup() == hubv1alpha1.GroupName && a.IsResourceRequest() {
 		if reason := c.refusal(a); reason != "" {
 			return authorizer.DecisionDeny, reason, nil
@@ -74,7 +74,7 @@ func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (autho
 }
 
 // refusal returns why credentials may not ask for a share, whatever RBAC allows; "" if they may.
-func (c *callers) refusal(a authorizer.Attributes) string {
+func (c *shareAuthorizer) refusal(a authorizer.Attributes) string {
 	u := a.GetUser()
 	nodes := nodesOf(u)
 	other := slices.IndexFunc(nodes, func(node string) bool { return node != a.GetName() })

@@ -37,7 +37,7 @@ func TestUnboundTokens(t *testing.T) {
 			func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 				return authorizer.DecisionNoOpinion, "", nil
 			})
-		callers := &callers{next: asked, options: Config{AllowUnboundTokens: test.allowed}}
+		callers := &shareAuthorizer{next: asked, options: Config{AllowUnboundTokens: test.allowed}}
 		made, reason, err := callers.authorize(t.Context(), authorizer.AttributesRecord{
 			User: test.user, APIGroup: hubv1alpha1.GroupName, Resource: "shares", Name: "a1", Verb: "watch",
 			ResourceRequest: true,
@@ -69,7 +69,7 @@ func TestWhoIsReviewed(t *testing.T) {
 		"handed on, of another group": {fronted{alice}, "example.com", false, true},
 	} {
 		reviewed := false
-		callers := &callers{options: Config{ReviewAll: test.reviewAll}, next: authorizer.AuthorizerFunc(
+		callers := &shareAuthorizer{options: Config{ReviewAll: test.reviewAll}, next: authorizer.AuthorizerFunc(
 			func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 				reviewed = true
 				return authorizer.DecisionNoOpinion, "", nil

@@ -47,7 +47,7 @@ func (s reading) publish(c *facts.Change) {
 	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
 	// of the labels of the nodes that it names.
 	changed := sets.KeySet(c.Objects)
-	for key := range c.Whole {
+	for key := range c.Plain {
 		if key.Resource == served.Services {
 			changed.Insert(t.publishService(key.Name)...)
 		}
@@ -173,9 +173,9 @@ func (t *step) affected(was, is placed) map[*class]struct{} {
 	return classes
 }
 
-// countNames counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1).
+// countNodes counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1).
 // It publishes labels that the class did not need before, or no longer needs.
-func (t *step) countNames(c *class, o *object, more int) {
+func (t *step) countNodes(c *class, o *object, more int) {
 	if o == nil {
 		return
 	}
@@ -204,8 +204,8 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 	default:
 		t.buckets[bucket].objects[name] = after
 	}
-	t.countNames(c, after, 1)
-	t.countNames(c, before, -1)
+	t.countNodes(c, after, 1)
+	t.countNodes(c, before, -1)
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return

@@ -178,7 +178,7 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 	return digests
 }
 
-// resync returns a step with all objects of the buckets whose digests differ from the client's; of all buckets if known
+// resync queues a step with all objects of the buckets whose digests differ from the client's; of all buckets if known
 // is nil.
 func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 	mark := hubv1alpha1.Mark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}

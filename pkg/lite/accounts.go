@@ -36,8 +36,8 @@ const (
 	scopeLength = 1024
 )
 
-// further are the kinds that accounts may read here, but that the kubelet does not ask for.
-var further = []*kind{
+// accountKinds are the kinds that accounts may read here, but that the kubelet does not ask for.
+var accountKinds = []*kind{
 	newKind[corev1.Namespace](corev1.SchemeGroupVersion, "namespaces"),
 	newKind[corev1.Endpoints](corev1.SchemeGroupVersion, "endpoints"),
 	newKind[discoveryv1.EndpointSlice](discoveryv1.SchemeGroupVersion, "endpointslices"),
@@ -55,7 +55,7 @@ var further = []*kind{
 func (s *Store) allow(accounts []types.NamespacedName) {
 	for _, account := range accounts {
 		s.accounts[account.String()] = true
-		for _, k := range slices.Concat(further, []*kind{nodes, pods, services, configMaps, csiDrivers}) {
+		for _, k := range slices.Concat(accountKinds, []*kind{nodes, pods, services, configMaps, csiDrivers}) {
 			listed := *k
 			listed.account = account.String()
 			got := listed

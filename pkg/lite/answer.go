@@ -37,7 +37,7 @@ func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account stri
 	} else {
 		// Whoever follows what is kept should not take it for news.
 		w.Header().Set("Warning", fmt.Sprintf(`%d lite-apiserver "kube-apiserver is away"`, apiclient.Disconnected))
-		err = s.answerFrom(w, r, account, back)
+		err = s.answerKept(w, r, account, back)
 	}
 	s.metrics.answered(err)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account stri
 	}
 }
 
-func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) error {
+func (s *Server) answerKept(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) error {
 	info, query := serve.ParseRequest(r), r.URL.Query()
 	k := s.store.kindOf(info, kind{account: account})
 	switch {

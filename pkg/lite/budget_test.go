@@ -137,7 +137,7 @@ func newDiskFixture(t *testing.T) diskFixture {
 	t.Helper()
 	s := newStore("node0")
 	opened, _, problems := store.Open(store.Options{Dir: filepath.Join(inMemory(t), storeDir), Lasting: isLasting,
-		State: s.wholeState, Stated: s.noteState, HourlyBytes: hourlyBytes})
+		State: s.wholeState, StateSaved: s.noteStateSaved, HourlyBytes: hourlyBytes})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -87,7 +87,7 @@ func calmNode(store *Store) (scopes []scope, tokens []tokenRequest) {
 		store.putToken(request, calmToken())
 		tokens = append(tokens, request)
 	}
-	for _, in := range always("node0") {
+	for _, in := range nodeScopes("node0") {
 		if in == podsOf("node0") {
 			put(in, all...)
 		} else {

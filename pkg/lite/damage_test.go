@@ -261,7 +261,7 @@ func (p *keeper) open() {
 	p.Helper()
 	s := newStore("node0")
 	opened, state, _ := store.Open(store.Options{Dir: p.dir, Lasting: isLasting, State: s.wholeState,
-		Stated: s.noteState})
+		StateSaved: s.noteStateSaved})
 	if problems := s.load(state); len(problems) > 0 {
 		p.Fatal(problems)
 	}
@@ -284,7 +284,7 @@ func (p *keeper) at(version string, change func(to sink)) {
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
 	if p.server.store.setRemoval(uid, removal{at: time.Now().Add(-since), outcome: confirmed}) {
-		p.server.write(klog.Background(), p.server.store.takeGone)
+		p.server.write(klog.Background(), p.server.store.takeRemovals)
 	}
 }
 

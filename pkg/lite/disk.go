@@ -33,14 +33,14 @@ const (
 // keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) open(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
-		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, Stated: s.store.noteState,
+		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, StateSaved: s.store.noteStateSaved,
 		HourlyBytes: hourlyBytes})
 	s.disk = opened
 	for _, problem := range append(problems, s.store.load(state)...) {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
 	}
-	if s.unkept = opened.Commit(nil); errors.Is(s.unkept, store.ErrInUse) {
-		return fmt.Errorf("--file-cache-path %s: %w", s.config.Dir, s.unkept)
+	if s.diskErr = opened.Commit(nil); errors.Is(s.diskErr, store.ErrInUse) {
+		return fmt.Errorf("--file-cache-path %s: %w", s.config.Dir, s.diskErr)
 	}
 	s.writeFiles(logger)
 	s.explain()
@@ -68,7 +68,7 @@ func (s *Server) writeFiles(logger klog.Logger) {
 // commit writes what has changed to the disk. left is how many bytes may be written now. Which pods are gone does not
 // wait for the budget, and may use the reserved space.
 func (s *Server) commit(logger klog.Logger, left int64) {
-	if s.write(logger, s.store.takeGone); left > 0 {
+	if s.write(logger, s.store.takeRemovals); left > 0 {
 		s.write(logger, func() changes { return s.store.takePending(left) })
 	}
 }
@@ -76,12 +76,12 @@ func (s *Server) commit(logger klog.Logger, left int64) {
 func (s *Server) write(logger klog.Logger, take func() changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, before := take(), s.unkept
+	of, before := take(), s.diskErr
 	err := s.disk.Commit(of.values())
 	if waiting, _ := s.store.unsavedChanges(); err == nil && len(of) == 0 && waiting > 0 {
 		return // whether that can be written is not known
 	}
-	if s.unkept = err; err == nil {
+	if s.diskErr = err; err == nil {
 		s.store.noteSaved(of)
 	}
 	if err != nil && before == nil {
@@ -136,7 +136,7 @@ func (s *Server) notOnDisk() string {
 	if count > 0 {
 		text = fmt.Sprintf("not on disk: %d changes since %s", count, since.UTC().Format(time.RFC3339))
 	}
-	if err := errors.Join(s.unkept, s.unwritten); err != nil {
+	if err := errors.Join(s.diskErr, s.unwritten); err != nil {
 		text += ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	} else if count == 0 {
 		return ""

@@ -46,7 +46,7 @@ type PodExplanation struct {
 func (s *Server) explain() *Explanation {
 	e := &Explanation{Node: s.store.node, NotOnDisk: s.notOnDisk(), Pods: []PodExplanation{}}
 	s.store.mu.Lock()
-	for _, in := range always(s.store.node) {
+	for _, in := range nodeScopes(s.store.node) {
 		if set := s.store.set(in); set.version == 0 {
 			e.Missing = append(e.Missing, in.kind.Resource+" are not known yet")
 		} else if !set.saved {

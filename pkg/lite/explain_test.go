@@ -30,7 +30,7 @@ type objects map[scope]interface{ Marshal() ([]byte, error) }
 // kept is a Store with these objects, and complete sets of all that a node always needs.
 func kept(all objects) *Store {
 	s := newStore("node0")
-	for _, in := range always("node0") {
+	for _, in := range nodeScopes("node0") {
 		sink{s, in}.ChangeAt("1", func() {})
 	}
 	for in, object := range all {
@@ -452,13 +452,13 @@ func TestNodeWithoutACSINode(t *testing.T) {
 func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	s := newStore("node0")
 	reach := func(version string) {
-		for _, in := range always("node0") {
+		for _, in := range nodeScopes("node0") {
 			sink{s, in}.ChangeAt(version, func() {})
 		}
 	}
 	unsaved := func(s *Store) []string { return (&Server{store: s}).explain().Unsaved }
 	reach("1")
-	if unsaved := unsaved(s); len(unsaved) != len(always("node0")) {
+	if unsaved := unsaved(s); len(unsaved) != len(nodeScopes("node0")) {
 		t.Errorf("before a commit: %q", unsaved)
 	}
 	state := taken(s, hourlyBytes)

@@ -78,7 +78,7 @@ func newFollower(store *Store, connection *apiclient.Connection) (*follower, err
 	if f.api, err = apiFor(own); err != nil {
 		return nil, err
 	}
-	for _, in := range always(store.node) {
+	for _, in := range nodeScopes(store.node) {
 		if err := f.follow(in); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (f *follower) follow(id any) (err error) {
 				Sink: sink{f.store, id}}
 		}
 		options.Resource = id.kind.GroupVersionResource
-		if id.kind.account != "" || !id.kind.getOnly && !byPods[id.kind] {
+		if id.kind.account != "" || !id.kind.getOnly && !namedByPods[id.kind] {
 			group = id.kind.account
 		}
 	}
@@ -200,7 +200,7 @@ func (f *follower) update(ctx context.Context) {
 	}
 	wanted := needs{}
 	f.store.keep(wanted, f.store.ofPods(pods))
-	for _, in := range always(f.store.node) {
+	for _, in := range nodeScopes(f.store.node) {
 		wanted[in] = true
 	}
 	known := f.store.scopes() // later reads of accounts are left to the next update

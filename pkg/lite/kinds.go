@@ -65,8 +65,8 @@ var (
 
 	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, resourceClaims,
 		csiNodes, csiDrivers, runtimeClasses}
-	// byPods are those whose sets have one object each, which a pod names.
-	byPods = map[*kind]bool{secrets: true, configMaps: true, claims: true, volumes: true, resourceClaims: true}
+	// namedByPods are those whose sets have one object each, which a pod names.
+	namedByPods = map[*kind]bool{secrets: true, configMaps: true, claims: true, volumes: true, resourceClaims: true}
 	// naming are those whose objects say what else pods need.
 	naming = map[*kind]bool{pods: true, claims: true, volumes: true, csiDrivers: true}
 )
@@ -114,8 +114,8 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 	return selector.Matches(values) && (s.namespace == "" || s.namespace == o.Namespace), nil
 }
 
-// always returns the scopes that a node always needs.
-func always(node string) []scope {
+// nodeScopes returns the scopes that a node nodeScopes needs.
+func nodeScopes(node string) []scope {
 	return []scope{
 		named(nodes, "", node),
 		podsOf(node),

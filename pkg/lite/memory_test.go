@@ -102,7 +102,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 	}
 	s := kept(nil)
 	f := &follower{store: s, groups: map[string]*follow.Group{byName: group}, sources: map[any]*follow.Source{}}
-	for _, in := range always("node0") {
+	for _, in := range nodeScopes("node0") {
 		f.sources[in] = nil // these are there
 	}
 	for name, count := range map[string]int{"till": 3, "large": large, "many": 5000} {
@@ -125,7 +125,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		cancel()
 		<-ended
 	}()
-	followed := len(always("node0")) + 3
+	followed := len(nodeScopes("node0")) + 3
 	patience.Until(t, "the large objects are forgotten", func() error {
 		select {
 		case <-s.needed:

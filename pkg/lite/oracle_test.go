@@ -70,7 +70,7 @@ func (w *world) start() {
 	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
 	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.wholeState,
-		Stated: w.store.noteState, HourlyBytes: hourlyBytes})
+		StateSaved: w.store.noteStateSaved, HourlyBytes: hourlyBytes})
 	if problems = append(problems, w.store.load(state)...); len(problems) > 0 {
 		w.t.Fatal(problems)
 	}
@@ -168,7 +168,7 @@ func (w *world) commit() {
 func taken(s *Store, left int64) map[string][]byte { return s.takePending(left).values() }
 
 func (w *world) commitGone() {
-	changes := w.store.takeGone()
+	changes := w.store.takeRemovals()
 	if err := w.disk.Commit(changes.values()); err != nil {
 		w.t.Fatal(err)
 	}

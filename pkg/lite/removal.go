@@ -23,7 +23,7 @@ const (
 	deleteLimit, statusLimit = 1 << 20, 16 << 10
 	// goneFor is how long a gone pod is remembered after kube-apiserver no longer lists it.
 	goneFor = time.Hour
-	// intendedPrefix begins the value of keyGone while the outcome of the DELETE is not known.
+	// intendedPrefix begins the value of keyRemoval while the outcome of the DELETE is not known.
 	intendedPrefix = "intended "
 )
 
@@ -85,9 +85,9 @@ func (s *Store) setRemoval(uid types.UID, r removal) bool {
 	s.removals[uid] = r
 	switch {
 	case !r.isKept():
-		s.recordValue(goneKey(uid), nil)
+		s.recordValue(removalKey(uid), nil)
 	case r.outcome == confirmed, !before.isKept():
-		s.recordValue(goneKey(uid), r.text())
+		s.recordValue(removalKey(uid), r.text())
 	default:
 		return false
 	}
@@ -97,7 +97,7 @@ func (s *Store) setRemoval(uid types.UID, r removal) bool {
 // revive drops the removal of a pod. The caller holds the lock.
 func (s *Store) revive(uid types.UID) {
 	if s.removals[uid].isKept() {
-		s.recordValue(goneKey(uid), nil)
+		s.recordValue(removalKey(uid), nil)
 	}
 	delete(s.removals, uid)
 }
@@ -113,7 +113,7 @@ func (s *Store) forgetRemovals() {
 		for uid, r := range s.removals {
 			if !there[uid] && time.Since(r.at) > goneFor {
 				delete(s.removals, uid)
-				delete(s.values, goneKey(uid))
+				delete(s.values, removalKey(uid))
 			}
 		}
 	}
@@ -153,7 +153,7 @@ func (s *Server) intendRemoval(w http.ResponseWriter, r *http.Request) (*http.Re
 // commitRemoval records the removal of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) commitRemoval(of *http.Request, uid types.UID, how outcome) {
 	if s.store.setRemoval(uid, removal{at: time.Now(), outcome: how}) {
-		s.write(klog.FromContext(of.Context()), s.store.takeGone)
+		s.write(klog.FromContext(of.Context()), s.store.takeRemovals)
 	}
 }
 

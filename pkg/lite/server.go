@@ -90,9 +90,9 @@ type Server struct {
 	// mu guards the fields below.
 	mu   sync.Mutex
 	disk *store.Store
-	// unkept is why the disk does not have the newest state; nil if it has. unwritten is why the kubelet's files could
+	// diskErr is why the disk does not have the newest state; nil if it has. unwritten is why the kubelet's files could
 	// not be written.
-	unkept, unwritten error
+	diskErr, unwritten error
 }
 
 // New makes a Server, and reads its store. Its errors say what to change.
@@ -163,7 +163,7 @@ func (s *Server) forward(
 	}
 	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: ordinary,
 		UpgradeTransport: upgrade, Link: s.link, Answered: answered, Stopping: s.stopping})
-	return filters.WithUpgrades()(forward), nil
+	return filters.WithoutFalseUpgrades()(forward), nil
 }
 
 // httpServer makes the server of a TLS address.
@@ -243,7 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	s.link.ProbeOnce(ctx) // before the kubelet asks
 	for _, run := range []func(context.Context){
-		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.notify, s.updateCondition,
+		s.serveOthers, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.notify, s.updateCondition,
 	} {
 		wg.Go(func() { run(background) })
 	}

@@ -34,7 +34,7 @@ func (k sink) Reduce(o *wire.Object) *wire.Object {
 	return o
 }
 
-// Apply implements follow.Sink. The caller is At, which holds the lock.
+// Apply implements follow.Sink. The caller is ChangeAt, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
 	set, name := k.store.set(k.scope), o.Key()
 	old := set.objects[name]
@@ -43,7 +43,7 @@ func (k sink) Apply(o *wire.Object) {
 	}
 	set.objects[name] = o
 	k.store.recordObject(k.scope, name, o)
-	if byPods[k.scope.kind] && set.size() > namedBytes {
+	if namedByPods[k.scope.kind] && set.size() > namedBytes {
 		k.store.noteNeeds() // pods may name more than is kept
 	}
 }
@@ -115,7 +115,7 @@ func (k sink) ChangeAt(version string, apply func()) {
 		}
 	}
 	if s.recorded.Load() > before || set.version == 0 {
-		s.recordChange(k.scope.key(keySet), change{value: []byte(version), in: k.scope, versions: set})
+		s.recordChange(k.scope.key(keySet), change{value: []byte(version), in: k.scope, versionOf: set})
 	}
 	set.version, set.current = number, true
 }

@@ -130,12 +130,12 @@ func newStore(node string) *Store {
 
 // Keys of the store are a letter and fields, separated by zeros.
 const (
-	keySet    = "s" // kind, namespace, fields: the version
-	keyObject = "o" // kind, namespace, fields, namespace, name: the object
-	keyToken  = "t" // the request as JSON: the token as JSON
-	keyGone   = "g" // UID: the time
-	keyHeard  = "h" // the time
-	keyKeys   = "k" // the cluster's keys as a JSON Web Key Set
+	keySet     = "s" // kind, namespace, fields: the version
+	keyObject  = "o" // kind, namespace, fields, namespace, name: the object
+	keyToken   = "t" // the request as JSON: the token as JSON
+	keyRemoval = "g" // UID: the time
+	keyHeard   = "h" // the time
+	keyKeys    = "k" // the cluster's keys as a JSON Web Key Set
 )
 
 func keyOf(parts ...string) string { return strings.Join(parts, "\x00") }
@@ -148,10 +148,10 @@ func objectKey(in scope, name types.NamespacedName) string {
 	return in.key(keyObject, name.Namespace, name.Name)
 }
 
-func goneKey(uid types.UID) string { return keyOf(keyGone, string(uid)) }
+func removalKey(uid types.UID) string { return keyOf(keyRemoval, string(uid)) }
 
 // isLasting reports whether a key of the store is lasting.
-func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
+func isLasting(key string) bool { return strings.HasPrefix(key, keyRemoval+"\x00") }
 
 // load loads the state from the disk. The problems are entries that cannot be read. They are removed, and so is the
 // whole set of such an object, so that no client gets a part of it.
@@ -204,7 +204,7 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 		if err = errors.Join(json.Unmarshal([]byte(parts[1]), &request), json.Unmarshal(value, &kept)); err == nil {
 			s.tokens[request] = kept
 		}
-	case letter == keyGone && len(parts) == 2:
+	case letter == keyRemoval && len(parts) == 2:
 		s.removals[types.UID(parts[1])] = removalOf(value)
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
@@ -241,8 +241,8 @@ type change struct {
 	// in is the set that it is of, and name the object; without a kind it is of none.
 	in   scope
 	name types.NamespacedName
-	// versions is the set whose version the value is; nil for other values.
-	versions *set
+	// versionOf is the set whose version the value is; nil for other values.
+	versionOf *set
 	// since is when the disk began to be behind for the key.
 	since time.Time
 }
@@ -371,7 +371,7 @@ func (s *Store) takePending(left int64) changes {
 		used[name.Namespace] = true
 	}
 	for key, made := range s.pending {
-		if isLasting(key) { // takeGone takes those
+		if isLasting(key) { // takeRemovals takes those
 			continue
 		}
 		if slices.Contains(own, made.in) {
@@ -460,8 +460,8 @@ func (c changes) values() map[string][]byte {
 	return values
 }
 
-// takeGone returns the changes of gone pods that are not on the disk.
-func (s *Store) takeGone() changes {
+// takeRemovals returns the changes of gone pods that are not on the disk.
+func (s *Store) takeRemovals() changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := changes{}
@@ -473,9 +473,9 @@ func (s *Store) takeGone() changes {
 	return taken
 }
 
-// noteState notes that what wholeState has returned is on the disk: the changes from before need not be written again.
-// Gone pods must be in the older file too.
-func (s *Store) noteState() {
+// noteStateSaved notes that what wholeState has returned is on the disk: the changes from before need not be written
+// again. Gone pods must be in the older file too.
+func (s *Store) noteStateSaved() {
 	maps.DeleteFunc(s.inState, func(key string, _ *change) bool { return isLasting(key) })
 	s.noteSaved(s.inState)
 	s.inState = nil
@@ -486,8 +486,8 @@ func (s *Store) noteSaved(saved changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, made := range saved {
-		if made.versions != nil {
-			made.versions.saved = true
+		if made.versionOf != nil {
+			made.versionOf.saved = true
 		}
 		if s.pending[key] == made {
 			delete(s.pending, key)
@@ -615,7 +615,7 @@ func (s *Store) findObject(name types.NamespacedName, among ...*kind) *wire.Obje
 func (s *Store) anyObject(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k == nil || byPods[k] { // its sets have one object each, and there may be thousands
+	if k == nil || namedByPods[k] { // its sets have one object each, and there may be thousands
 		return nil
 	}
 	for of, set := range s.sets {

@@ -38,7 +38,7 @@ func (p *Proxy) chain() http.Handler {
 			Link:     p.link,
 			Profiles: p.profiles(),
 		}),
-		filters.WithUpgrades(),
+		filters.WithoutFalseUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
@@ -53,7 +53,7 @@ func (p *Proxy) chain() http.Handler {
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
-		filters.WithWrites(viewing),
+		filters.WithoutAlteredWrites(viewing),
 	)
 	if p.keptAnswers != nil {
 		chain = append(chain, filters.WithKeptAnswers(p.keptAnswers))

@@ -42,21 +42,21 @@ type format struct {
 	metadata string
 }
 
-// reading is the kind of a read request.
-type reading int
+// answerKind is the kind of a read request.
+type answerKind int
 
 const (
-	readObject reading = iota
-	readList
-	readWatch
-	// readTyped is for an object that does not belong to a resource, such as a Status. It is written whole.
-	readTyped
+	objectAnswer answerKind = iota
+	listAnswer
+	watchAnswer
+	// typedAnswer is for an object that does not belong to a resource, such as a Status. It is written whole.
+	typedAnswer
 )
 
 // negotiate picks the format that the Accept header prefers; a client without a preference gets JSON objects. Clauses
 // that ask for an unsupported format, such as kubectl's for a Table, are skipped, because clients name a simpler one
 // after it. The error is 406.
-func negotiate(accept string, reads reading) (format, error) {
+func negotiate(accept string, reads answerKind) (format, error) {
 	if strings.TrimSpace(accept) == "" {
 		return format{}, nil
 	}
@@ -66,7 +66,7 @@ func negotiate(accept string, reads reading) (format, error) {
 		}
 	}
 	accepted := []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
-	if reads == readWatch {
+	if reads == watchAnswer {
 		accepted = append(accepted, contentTypeProtobufWatch)
 	}
 	return format{}, NotAcceptable("only the following media types are accepted: " + strings.Join(accepted, ", "))
@@ -78,7 +78,7 @@ func NotAcceptable(message string) error {
 }
 
 // formatOf returns the format for a clause's media type, and its parameters as, g and v. ok is false if none fits.
-func formatOf(clause goautoneg.Accept, reads reading) (f format, ok bool) {
+func formatOf(clause goautoneg.Accept, reads answerKind) (f format, ok bool) {
 	switch clause.Type + "/" + clause.SubType {
 	case "*/*", "application/*", runtime.ContentTypeJSON:
 	case runtime.ContentTypeProtobuf:
@@ -87,7 +87,7 @@ func formatOf(clause goautoneg.Accept, reads reading) (f format, ok bool) {
 		return f, false
 	}
 	as := clause.Params["as"]
-	if as == "" || reads == readTyped {
+	if as == "" || reads == typedAnswer {
 		return f, true
 	}
 	version := clause.Params["v"]
@@ -95,7 +95,7 @@ func formatOf(clause goautoneg.Accept, reads reading) (f format, ok bool) {
 		return f, false
 	}
 	f.metadata = metav1.GroupName + "/" + version
-	if reads == readList {
+	if reads == listAnswer {
 		return f, as == kindMetadata+"List"
 	}
 	return f, as == kindMetadata

@@ -40,7 +40,7 @@ func TestNegotiate(t *testing.T) {
 		{";;;", none},
 	}
 	for _, test := range tests {
-		for _, reads := range []reading{readList, readWatch} {
+		for _, reads := range []answerKind{listAnswer, watchAnswer} {
 			got, err := negotiate(test.accept, reads)
 			switch {
 			case test.want == none && !apierrors.IsNotAcceptable(err):
@@ -63,23 +63,23 @@ func TestNegotiateForms(t *testing.T) {
 	list := fmt.Sprintf(metadata, "List")
 	tests := []struct {
 		accept string
-		reads  reading
+		reads  answerKind
 		want   format
 	}{
 		// There are no tables, so kubectl gets objects.
-		{kubectl, readObject, format{}},
-		{kubectl, readList, format{}},
-		{kubectl, readWatch, format{}},
-		{"application/json;as=PartialObjectMetadataList;v=v2;g=meta.k8s.io,application/json", readList, format{}},
-		{"application/json;as=PartialObjectMetadataList;v=v1,application/json", readList, format{}},
-		{object, readObject, format{encodingProtobuf, "meta.k8s.io/v1"}},
-		{object, readWatch, format{encodingProtobuf, "meta.k8s.io/v1"}},
-		{list, readList, format{encodingProtobuf, "meta.k8s.io/v1"}},
-		{object, readList, format{}},
-		{list, readObject, format{}},
-		{list, readWatch, format{}},
+		{kubectl, objectAnswer, format{}},
+		{kubectl, listAnswer, format{}},
+		{kubectl, watchAnswer, format{}},
+		{"application/json;as=PartialObjectMetadataList;v=v2;g=meta.k8s.io,application/json", listAnswer, format{}},
+		{"application/json;as=PartialObjectMetadataList;v=v1,application/json", listAnswer, format{}},
+		{object, objectAnswer, format{encodingProtobuf, "meta.k8s.io/v1"}},
+		{object, watchAnswer, format{encodingProtobuf, "meta.k8s.io/v1"}},
+		{list, listAnswer, format{encodingProtobuf, "meta.k8s.io/v1"}},
+		{object, listAnswer, format{}},
+		{list, objectAnswer, format{}},
+		{list, watchAnswer, format{}},
 		{
-			"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", readList,
+			"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", listAnswer,
 			format{encodingJSON, "meta.k8s.io/v1beta1"},
 		},
 	}
@@ -154,12 +154,12 @@ func FuzzNegotiate(f *testing.F) {
 		f.Add(seed, "gzip;q=0.")
 	}
 	f.Fuzz(func(t *testing.T, accept, acceptEncoding string) {
-		for _, reads := range []reading{readList, readWatch} {
+		for _, reads := range []answerKind{listAnswer, watchAnswer} {
 			if _, err := negotiate(accept, reads); err != nil && !apierrors.IsNotAcceptable(err) {
 				t.Fatalf("%q: %v", accept, err)
 			}
 		}
-		if got, _ := negotiate(accept, readTyped); got.metadata != "" {
+		if got, _ := negotiate(accept, typedAnswer); got.metadata != "" {
 			t.Fatalf("%q: the metadata of a Status", accept)
 		}
 		acceptsGzip(&http.Request{Header: http.Header{"Accept-Encoding": {acceptEncoding}}})

@@ -22,7 +22,7 @@ type representation struct {
 	resource *served.Resource
 }
 
-func represent(r *http.Request, resource *served.Resource, reads reading) (*representation, error) {
+func represent(r *http.Request, resource *served.Resource, reads answerKind) (*representation, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
 	return &representation{format: f, resource: resource}, err
 }

@@ -67,14 +67,14 @@ func (s *Server) ServeListOrWatch(w http.ResponseWriter, r *http.Request, resour
 	options, err := ParseOptions(r.URL.Query(), resource, info)
 	var as *representation
 	if err == nil {
-		reads := readList
+		reads := listAnswer
 		if options.Watch {
-			reads = readWatch
+			reads = watchAnswer
 		}
 		as, err = represent(r, resource, reads)
 	}
 	if err == nil {
-		err = s.whenReadable(w, r, resource, func(of access) error {
+		err = s.whenReadable(w, r, resource, func(of answering) error {
 			if options.Watch {
 				return s.watch(w, r, of, options, as)
 			}
@@ -94,7 +94,7 @@ func (s *Server) ServeGet(w http.ResponseWriter, r *http.Request, resource *serv
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) error {
-	as, err := represent(r, resource, readObject)
+	as, err := represent(r, resource, objectAnswer)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	if q.err != nil {
 		return q.err
 	}
-	return s.whenReadable(w, r, resource, func(of access) error {
+	return s.whenReadable(w, r, resource, func(of answering) error {
 		name := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 		object, err := of.history.Get(resource, name, revision)
 		if err != nil {
@@ -120,8 +120,8 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	})
 }
 
-// access is what a valid request is answered from.
-type access struct {
+// answering is what a valid request is answered from.
+type answering struct {
 	history *history.History
 	// cleanups are made when the request is over.
 	cleanups *cleanups
@@ -132,7 +132,7 @@ type access struct {
 // whenReadable calls answer once the resource can be read. It returns the error of answer, or why the resource cannot
 // be read.
 func (s *Server) whenReadable(
-	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(access) error,
+	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(answering) error,
 ) error {
 	cleanups := &cleanups{}
 	defer cleanups.runUnlessDetached()
@@ -147,7 +147,7 @@ func (s *Server) whenReadable(
 	if err := s.awaitReadable(r, h, resource); err != nil {
 		return err
 	}
-	of := access{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
+	of := answering{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
 	of.marked = of.marks && s.corrected(h)
 	if of.marked {
 		w.Header().Set(RestoredHeader, RestoredMarked)

@@ -26,7 +26,7 @@ var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 // error that is not an API error the code is 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
-	as, _ := negotiate(r.Header.Get("Accept"), readTyped) // a client that accepts no encoding of it gets JSON
+	as, _ := negotiate(r.Header.Get("Accept"), typedAnswer) // a client that accepts no encoding of it gets JSON
 	body, err := as.encoding.encodeTyped(statusType, status)
 	if err != nil {
 		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")

@@ -13,7 +13,7 @@ import (
 // WriteObject answers a GET with an object outside of any History, which has the upstream's own resourceVersion. This
 // function and those below return an error only if they have not written anything.
 func WriteObject(w http.ResponseWriter, r *http.Request, resource *served.Resource, o *wire.Object) error {
-	as, err := represent(r, resource, readObject)
+	as, err := represent(r, resource, objectAnswer)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func WriteObject(w http.ResponseWriter, r *http.Request, resource *served.Resour
 func WriteList(
 	w http.ResponseWriter, r *http.Request, resource *served.Resource, version uint64, objects []*wire.Object,
 ) error {
-	as, err := represent(r, resource, readList)
+	as, err := represent(r, resource, listAnswer)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func WriteList(
 func BeginWatch(
 	w http.ResponseWriter, r *http.Request, resource *served.Resource, objects []*wire.Object, bookmark uint64,
 ) error {
-	as, err := represent(r, resource, readWatch)
+	as, err := represent(r, resource, watchAnswer)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func BeginWatch(
 
 // WriteTyped answers with an object that does not belong to a resource, such as a TokenRequest.
 func WriteTyped(w http.ResponseWriter, r *http.Request, code int, t wire.TypeMeta, typed served.Typed) error {
-	as, err := negotiate(r.Header.Get("Accept"), readTyped)
+	as, err := negotiate(r.Header.Get("Accept"), typedAnswer)
 	if err != nil {
 		return err
 	}

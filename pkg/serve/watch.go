@@ -31,18 +31,18 @@ type watcher struct {
 	writes  *guardedWriter
 	as      *representation
 	options Options
-	access
+	answering
 	cursor *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
-	// unsent has the arrival times of the upstream's changes for the events in buffer.
-	unsent []time.Time
+	// arrivals has the arrival times of the upstream's changes for the events in buffer.
+	arrivals []time.Time
 }
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
 func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, of access, options Options, as *representation,
+	w http.ResponseWriter, r *http.Request, of answering, options Options, as *representation,
 ) error {
 	state, cursor, err := openWatch(of.history, as.resource, options)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Server) watch(
 	resource := as.resource.Resource
 	w.Header().Set("Content-Type", as.encoding.watchContentType())
 	ctx, writes := s.beginStream(w, r, resource, options.Timeout, of.cleanups)
-	c := &watcher{s: s, writes: writes, as: as, options: options, access: of, cursor: cursor}
-	of.cleanups.runStream(ctx, func() {
+	c := &watcher{s: s, writes: writes, as: as, options: options, answering: of, cursor: cursor}
+	of.cleanups.runDetachable(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
 				"resource", resource, "revision", cursor.Revision(), "reason", err)
@@ -177,7 +177,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 		return nil, err
 	}
 	for _, e := range events {
-		if err := c.send(e); err != nil {
+		if err := c.addSelected(e); err != nil {
 			return nil, err
 		}
 	}
@@ -187,9 +187,9 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	return changed, c.flush()
 }
 
-// send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that
-// no longer matches is DELETED.
-func (c *watcher) send(e history.Event) error {
+// addSelected adds an event as the client's selector sees it: an object that begins to match the selector is ADDED, one
+// that no longer matches is DELETED.
+func (c *watcher) addSelected(e history.Event) error {
 	matches := e.Type != watch.Deleted && c.options.Selector.Matches(e.Object)
 	matched := e.Previous != nil && c.options.Selector.Matches(e.Previous)
 	var err error
@@ -204,7 +204,7 @@ func (c *watcher) send(e history.Event) error {
 		return nil
 	}
 	if !e.Received.IsZero() {
-		c.unsent = append(c.unsent, e.Received)
+		c.arrivals = append(c.arrivals, e.Received)
 	}
 	return err
 }
@@ -250,12 +250,12 @@ func (c *watcher) flush() error {
 	if err := c.writes.write(c.buffer, true); err != nil {
 		return err
 	}
-	if c.s.Observer != nil && len(c.unsent) > 0 {
-		for _, received := range c.unsent {
+	if c.s.Observer != nil && len(c.arrivals) > 0 {
+		for _, received := range c.arrivals {
 			c.s.Observer.EventSent(c.as.resource.Resource, time.Since(received))
 		}
 	}
-	c.unsent = c.unsent[:0]
+	c.arrivals = c.arrivals[:0]
 	c.buffer = c.buffer[:0]
 	if cap(c.buffer) > 2*flushSize {
 		c.buffer = nil

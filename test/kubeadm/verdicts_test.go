@@ -34,9 +34,10 @@ var both = map[string]string{"east": own, "west": own}
 
 // judge has all commands of kubectl grid speak.
 func (p *pages) judge() *verdict.Judge {
+	ctx := p.Context() // that of a step in it ends before the dashboard is told to
 	return &verdict.Judge{Test: &p.Test, Key: operate.SiteLabel,
 		Plugin: func(args ...string) *exec.Cmd {
-			return exec.CommandContext(p.Context(), filepath.Join(shared.Programs, "kubectl-grid"),
+			return exec.CommandContext(ctx, filepath.Join(shared.Programs, "kubectl-grid"),
 				append(args, "--kubeconfig="+shared.Kubeconfig())...)
 		},
 		Node: func(name string) workload.Source { return shared.Node(name) }}

@@ -69,7 +69,7 @@ var errEnded = errors.New("the hub has ended the stream")
 func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, err error) {
 	var whole [hubv1alpha1.Buckets]bool
 	step.Objects = make(map[string]map[types.NamespacedName]*wire.Object)
-	step.Whole = func(input string, name types.NamespacedName) bool {
+	step.Drops = func(input string, name types.NamespacedName) bool {
 		return whole[hubv1alpha1.BucketOf(cmp.Or(shareResources[input], input), name)]
 	}
 	for event := range stream {
@@ -146,7 +146,7 @@ func (u *Upstream) followShare(ctx context.Context, stepped func(version string)
 		case err != nil:
 			return err
 		}
-		step.After, mark = mark, step.Mark
+		step.Base, mark = mark, step.Mark
 		if err := u.facts.ApplyShare(step); err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 		o.Key, o.Fallback = services.Spec.GridUniqKey, services.Spec.FallbackKeys
 		return o
 	}
-	spec, _ := v1.Workload(grid)
+	spec, _ := v1.SpecAndStatus(grid)
 	o.Key, o.SelectsSite = spec.GridUniqKey, ptr.Deref(spec.SiteLabel, true)
 	return o
 }

@@ -27,7 +27,7 @@ const defaultLimit = 10
 // which the grid's children are made. Replicas are left out, because scaling does not have to be proven, and unused
 // templates of the pool, because autoDeleteUnusedTemplate may remove them.
 func Of(kind string, grid v1.Object) (*appsv1.ControllerRevision, error) {
-	spec, _ := v1.Workload(grid)
+	spec, _ := v1.SpecAndStatus(grid)
 	c := &v1.WorkloadGridSpec{
 		Template: setReplicas(spec.Template, empty), TemplatePool: maps.Clone(spec.TemplatePool),
 		Templates: spec.Templates, DefaultTemplateName: spec.DefaultTemplateName,

@@ -135,7 +135,7 @@ func (p *planner) upgrade() {
 		}
 	}
 	for i := range p.Sites {
-		if u := &p.Sites[i]; p.has(u) && !u.Idle && p.listed[u.Name] == nil {
+		if u := &p.Sites[i]; p.hasRevision(u) && !u.Idle && p.listed[u.Name] == nil {
 			proofs.add(u)
 		}
 	}

@@ -59,8 +59,8 @@ func (p *planner) judge() {
 	}
 }
 
-// still reports whether no further site starts, because of failures after completion.
-func (p *planner) still() bool { return p.done && !p.within }
+// frozen reports whether no further site starts, because of failures after completion.
+func (p *planner) frozen() bool { return p.done && !p.within }
 
 // fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
 func (p *planner) fullAtRest() bool {

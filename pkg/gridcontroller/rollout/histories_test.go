@@ -108,7 +108,7 @@ func (h *history) pass() {
 			h.behave(u, to)
 		}
 	}
-	if h.in.Known = h.plan.Known; !h.refused {
+	if h.in.Followed = h.plan.Followed; !h.refused {
 		h.in.Current, h.in.Update, h.in.Status = h.plan.Current, h.in.Revision, h.plan.Status.DeepCopy()
 	}
 }
@@ -251,7 +251,7 @@ func TestHotfixDuringARestart(t *testing.T) {
 	h.behave = breaks("lab")
 	h.last(time.Minute)
 	lab := h.sites["lab"]
-	h.in.Known, lab.Ready, lab.Uncompared = nil, true, true
+	h.in.Followed, lab.Ready, lab.Uncompared = nil, true, true
 	h.pass()
 	lab.Ready, lab.Uncompared = false, false // the controller has reverted that
 	h.last(time.Minute)
@@ -268,7 +268,7 @@ func TestHotfixHidesBehindAProof(t *testing.T) {
 	h.behave = breaks("b")
 	h.last(time.Minute)
 	a, b := h.sites["a"], h.sites["b"]
-	h.in.Known, a.Uncompared, b.Held = nil, true, true
+	h.in.Followed, a.Uncompared, b.Held = nil, true, true
 	h.pass()
 	h.expect("a was not compared", v1.RolloutProgressing, "a", "b")
 	a.Uncompared, a.Drifted = false, true
@@ -708,7 +708,7 @@ func playLongDays(t *testing.T, begin int) {
 func TestSuspectAfterAGap(t *testing.T) {
 	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0})
 	h.last(5 * time.Minute)
-	h.in.Known = nil // another controller
+	h.in.Followed = nil // another controller
 	h.last(10 * time.Minute)
 	h.sites["a"].Silent, h.sites["a"].Ready, h.sites["a"].SilentSince = true, false, h.in.Now
 	h.last(10 * time.Minute)
@@ -756,7 +756,7 @@ func TestClockIsSet(t *testing.T) {
 		h.behave = breaks("a")
 		h.last(2 * time.Minute)
 		if h.leaps(of.by); of.restart {
-			h.in.Known, h.in.Leap = nil, 0
+			h.in.Followed, h.in.Leap = nil, 0
 		}
 		h.refused = of.refused
 		h.pass()
@@ -778,7 +778,7 @@ func TestControllerRestartsOften(t *testing.T) {
 	h.behave = breaks("a")
 	for range 8 {
 		h.last(7 * time.Minute)
-		h.in.Known = nil
+		h.in.Followed = nil
 	}
 	h.expect("it has restarted eight times", v1.RolloutHalted, "a")
 }

@@ -357,7 +357,7 @@ func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
 		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
 		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists, Withheld: p.withheld && p.exists,
-		Uncompared: w.in.Known == nil, Drifted: w.in.Known != nil && p.edited != "",
+		Uncompared: w.in.Followed == nil, Drifted: w.in.Followed != nil && p.edited != "",
 	}
 	switch {
 	case !p.exists:
@@ -608,7 +608,7 @@ func (w *world) pass(stopped int) {
 		w.crash()
 		return
 	}
-	if w.in.Known = plan.Known; w.refused {
+	if w.in.Followed = plan.Followed; w.refused {
 		w.note("the status cannot be written")
 		return
 	}
@@ -618,7 +618,7 @@ func (w *world) pass(stopped int) {
 
 // crash ends the controller. Another one starts at once, and knows only what is written.
 func (w *world) crash() {
-	w.in.Known, w.in.Leap, w.crashed = nil, 0, true
+	w.in.Followed, w.in.Leap, w.crashed = nil, 0, true
 	w.note("the controller restarts")
 }
 
@@ -1070,7 +1070,7 @@ func (w *world) setClock() {
 	if w.skew != 0 && w.IntN(2) == 0 {
 		by = -w.skew
 	}
-	if w.in.Known == nil { // a process cannot tell what was before its first pass from a long absence
+	if w.in.Followed == nil { // a process cannot tell what was before its first pass from a long absence
 		by = min(by, -by)
 	}
 	w.skew, w.in.Leap = w.skew+by, w.in.Leap+by

@@ -79,8 +79,8 @@ type Input struct {
 	// Now is the time, and Leap how far the clock was set since this process began.
 	Now  time.Time
 	Leap time.Duration
-	// Known is Plan.Known of this process's last plan; nil if it has made none.
-	Known []Heard
+	// Followed is Plan.Followed of this process's last plan; nil if it has made none.
+	Followed []Heard
 	// Most is the largest number of sites that the status lists; zero for 500.
 	Most int
 }
@@ -104,9 +104,10 @@ type Plan struct {
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
-	// Known are those of the written and of this plan's status. Gap is for how long nobody followed the rollout before.
-	Known []Heard
-	Gap   time.Duration
+	// Followed are those of the written and of this plan's status. Gap is for how long nobody followed the rollout
+	// before.
+	Followed []Heard
+	Gap      time.Duration
 }
 
 // planner makes one plan.
@@ -192,12 +193,12 @@ func (p *planner) maxSilent(wave int) int {
 	return max(Share(p.specs[wave].MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
-// has reports whether the revision was applied to a site's workload.
-func (p *planner) has(u *Site) bool { return u.Exists && u.Revision == p.Revision }
+// hasRevision reports whether the revision was applied to a site's workload.
+func (p *planner) hasRevision(u *Site) bool { return u.Exists && u.Revision == p.Revision }
 
 // proven reports whether a site has proven the revision, with this workload, or the revision runs everywhere.
 func (p *planner) proven(u *Site) bool {
-	return p.has(u) && !u.Drifted && p.listed[u.Name] == nil && (p.proofs.has(u) || p.runsEverywhere())
+	return p.hasRevision(u) && !u.Drifted && p.listed[u.Name] == nil && (p.proofs.has(u) || p.runsEverywhere())
 }
 
 func (p *planner) runsEverywhere() bool { return p.done && p.plan.Current == p.Revision }

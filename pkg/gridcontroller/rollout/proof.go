@@ -47,7 +47,8 @@ func (p *planner) enlistUnproven() {
 	}
 	for _, u := range p.all {
 		known := p.listed[u.Name] != nil || p.proofs.has(u) || p.accepted.named(u.Name)
-		if p.has(u) && !known && !u.Idle && !u.Silent && p.status.GoesBack == "" && !p.runsEverywhere() && p.room() {
+		if p.hasRevision(u) && !known && !u.Idle && !u.Silent && p.status.GoesBack == "" && !p.runsEverywhere() &&
+			p.room() {
 			p.enlist(u, v1.RolloutSiteProgressing, "")
 		}
 	}
@@ -56,7 +57,7 @@ func (p *planner) enlistUnproven() {
 // broken reports whether a site does not work with the revision. For a silent site this is not known. A DaemonSet
 // makes no progress while a node is silent, and works if its other pods do.
 func (p *planner) broken(u *Site) bool {
-	works := p.has(u) && p.ready(u)
+	works := p.hasRevision(u) && p.ready(u)
 	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && p.outage == ""
 }
 
@@ -80,8 +81,8 @@ func (p *planner) followSite(u *Site) {
 		if of.State != v1.RolloutSiteFailed {
 			delete(p.listed, u.Name)
 		}
-	case !p.has(u):
-		p.followOutside(u, of)
+	case !p.hasRevision(u):
+		p.followPending(u, of)
 	case u.Idle && !p.silent(u):
 		delete(p.listed, u.Name)
 	case u.Held:
@@ -100,7 +101,7 @@ func (p *planner) followSite(u *Site) {
 // mustWait reports whether no deadline of a site may come nearer: it is not heard, or must not get the revision now.
 func (p *planner) mustWait(u *Site) bool {
 	kept := p.Rollout.Paused || p.status.HaltTime != nil || u.Withheld
-	return p.silent(u) || u.Held || p.outage != "" || u.Unread || !p.has(u) && kept
+	return p.silent(u) || u.Held || p.outage != "" || u.Unread || !p.hasRevision(u) && kept
 }
 
 // startAnew returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the former
@@ -150,8 +151,8 @@ func (p *planner) lastHeard() Heard {
 		return Heard{Leap: p.Leap}
 	}
 	at := p.Status.HeardTime
-	if i := slices.IndexFunc(p.Known, func(of Heard) bool { return of.Equal(at) }); i >= 0 {
-		return p.Known[i]
+	if i := slices.IndexFunc(p.Followed, func(of Heard) bool { return of.Equal(at) }); i >= 0 {
+		return p.Followed[i]
 	}
 	return Heard{at, p.Now.Sub(at.Time).Truncate(time.Second), p.Leap}
 }
@@ -186,7 +187,7 @@ func (p *planner) stampHeard() {
 	default:
 		s.HeardTime = p.second()
 	}
-	p.plan.Known = []Heard{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
+	p.plan.Followed = []Heard{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
 }
 
 // pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until
@@ -219,8 +220,8 @@ func checkLimit(check *v1.Check) time.Duration {
 	return time.Duration(ptr.Deref(check.DeadlineSeconds, CheckSeconds)) * time.Second
 }
 
-// followOutside follows a listed site without the revision: it is about to get it, or cannot.
-func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
+// followPending follows a listed site without the revision: it is about to get it, or cannot.
+func (p *planner) followPending(u *Site, of *v1.RolloutSite) {
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)

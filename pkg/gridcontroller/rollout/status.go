@@ -58,7 +58,7 @@ func (p *planner) setStatus() {
 
 func (p *planner) count(u *Site, of *v1.WaveStatus) {
 	of.Sites++
-	if p.has(u) {
+	if p.hasRevision(u) {
 		of.Updated++
 		if p.ready(u) {
 			of.Ready++
@@ -71,7 +71,7 @@ func (p *planner) count(u *Site, of *v1.WaveStatus) {
 		of.Suspects++
 	case p.proven(u) && !u.Idle:
 		of.Proven++
-	case !p.has(u) && state == "" && (u.Held || p.silent(u)):
+	case !p.hasRevision(u) && state == "" && (u.Held || p.silent(u)):
 		of.Deferred++
 	}
 }

@@ -17,7 +17,7 @@ func (p *planner) advance() {
 		if p.passed(wave) {
 			continue
 		}
-		if !p.finish(wave) || p.compares() {
+		if !p.gatePasses(wave) || p.compares() {
 			return
 		}
 		p.status.Passed = append(p.status.Passed, p.gate(wave))
@@ -27,7 +27,7 @@ func (p *planner) advance() {
 	case len(waiting) == 0 && p.compares():
 	case len(waiting) == 0:
 		p.complete()
-	case p.still():
+	case p.frozen():
 		p.status.Phase = v1.RolloutComplete
 	default:
 		p.setPhase(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
@@ -63,13 +63,13 @@ func (p *planner) compares() bool {
 
 // start gives the revision to sites of a wave, in the order of their names, up to the limit of unproven ones.
 func (p *planner) start(wave int) {
-	if p.still() || p.outage != "" || p.resuming {
+	if p.frozen() || p.outage != "" || p.resuming {
 		return
 	}
 	places, silent := p.limit(wave), p.maxSilent(wave)
 	for _, u := range p.waves[wave] {
 		switch {
-		case !p.has(u), p.proven(u), p.excused(u):
+		case !p.hasRevision(u), p.proven(u), p.excused(u):
 		case p.state(u) == v1.RolloutSiteSuspect && silent > 0 && p.passed(wave): // it must not block returning sites
 			silent--
 		default:
@@ -104,7 +104,7 @@ func (p *planner) start(wave int) {
 
 // mayBegin reports whether a site lacks the revision and can get it. One without a workload gets a proven one at once.
 func (p *planner) mayBegin(u *Site) bool {
-	return !p.has(u) && !u.Held && !p.silent(u) && (u.Exists || p.plan.Current != p.Revision)
+	return !p.hasRevision(u) && !u.Held && !p.silent(u) && (u.Exists || p.plan.Current != p.Revision)
 }
 
 // muster is the state of the sites of a wave.
@@ -140,9 +140,9 @@ func (p *planner) muster(wave int) muster {
 	return m
 }
 
-// finish reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven, or
-// a person must have approved. If the wave asks for an approval, it must have been given.
-func (p *planner) finish(wave int) bool {
+// gatePasses reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven,
+// or a person must have approved. If the wave asks for an approval, it must have been given.
+func (p *planner) gatePasses(wave int) bool {
 	m := p.muster(wave)
 	switch {
 	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
@@ -159,7 +159,7 @@ func (p *planner) finish(wave int) bool {
 		p.setPhase(phase, wave, text)
 		return false
 	case len(m.suspects) > p.maxSilent(wave):
-		p.excuse(wave, m.suspects, fmt.Sprintf("%d allowed", p.maxSilent(wave)))
+		p.askToExcuse(wave, m.suspects, fmt.Sprintf("%d allowed", p.maxSilent(wave)))
 		return false
 	}
 	if m.proven == 0 && p.needsProof(wave) {
@@ -185,10 +185,10 @@ func (p *planner) finish(wave int) bool {
 func (p *planner) askForSuspects(wave int) bool {
 	for of := range p.waves {
 		m := p.muster(of)
-		if (of != wave && p.room()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.still() {
+		if (of != wave && p.room()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.frozen() {
 			continue
 		}
-		p.excuse(of, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
+		p.askToExcuse(of, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
 			min(p.limit(of), p.Most)))
 		return true
 	}
@@ -200,7 +200,7 @@ func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, u := range p.waves[wave] {
 			away := p.state(u) == v1.RolloutSiteReturning || p.state(u) == v1.RolloutSiteSuspect
-			if !p.leftOut(u) && (away || !p.has(u)) {
+			if !p.leftOut(u) && (away || !p.hasRevision(u)) {
 				return true
 			}
 		}
@@ -208,8 +208,8 @@ func (p *planner) needsProof(wave int) bool {
 	return false
 }
 
-// excuse asks for an approval of suspects by name. Once approved, they are excused for as long as they are silent.
-func (p *planner) excuse(wave int, suspects []*Site, but string) {
+// askToExcuse asks for an approval of suspects by name. Once approved, they are excused for as long as they are silent.
+func (p *planner) askToExcuse(wave int, suspects []*Site, but string) {
 	names := make([]string, len(suspects))
 	for i, u := range suspects {
 		names[i] = u.Name

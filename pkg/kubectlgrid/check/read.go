@@ -469,7 +469,7 @@ func (c *Cluster) readGrids(ctx context.Context) {
 		c.definitions[name] = crd
 		found, err := pages.Keep(ctx, c.API, kind.NewList(), func(object v1.Object) (grid, bool) {
 			g := grid{about: named(kind.Kind, object.GetNamespace(), object.GetName()), trouble: c.gridTrouble(object)}
-			if spec, _ := v1.Workload(object); spec != nil {
+			if spec, _ := v1.SpecAndStatus(object); spec != nil {
 				g.key = spec.GridUniqKey
 			}
 			return g, true

@@ -210,7 +210,7 @@ func (f *facts) summaryOf(g gridview.Grid) GridSummary {
 // rolloutOf returns the rollout of a grid; nil if it has none.
 func (f *facts) rolloutOf(name gridview.Object) *Rollout {
 	grid := f.gridObject(name)
-	spec, gridStatus := v1.Workload(grid)
+	spec, gridStatus := v1.SpecAndStatus(grid)
 	if spec == nil || spec.Rollout == nil {
 		return nil
 	}

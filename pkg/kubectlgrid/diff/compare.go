@@ -133,7 +133,7 @@ func merge(live, manifest *unstructured.Unstructured) {
 
 // sites returns the answers about the sites of a grid of workloads, whose children package gridchild names and renders.
 func (s Source) sites(ctx context.Context, about *Answer, grid v1.Object) (answers []*Answer, err error) {
-	spec, status := v1.Workload(grid)
+	spec, status := v1.SpecAndStatus(grid)
 	revision, invalid := gridrevision.Of(s.owner.Kind, grid)
 	_, err = gridchild.NewWaves(ptr.Deref(spec.Rollout, v1.Rollout{}).Waves, nil)
 	if err = cmp.Or(gridchild.CheckKey(s.owner.Key), invalid, err); err != nil {

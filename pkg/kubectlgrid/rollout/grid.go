@@ -47,7 +47,7 @@ func ParseName(args []string, most int) (Name, []string, error) {
 	if err != nil {
 		return Name{}, nil, err
 	}
-	if spec, _ := v1.Workload(k.New()); spec == nil {
+	if spec, _ := v1.SpecAndStatus(k.New()); spec == nil {
 		return Name{}, nil, fmt.Errorf("a %s has no rollout", k.Kind)
 	}
 	if len(more) > most {
@@ -82,12 +82,12 @@ func (g *Grid) Refresh(ctx context.Context) error {
 }
 
 func (g *Grid) spec() *v1.WorkloadGridSpec {
-	spec, _ := v1.Workload(g.Object)
+	spec, _ := v1.SpecAndStatus(g.Object)
 	return spec
 }
 
 func (g *Grid) status() *v1.WorkloadGridStatus {
-	_, status := v1.Workload(g.Object)
+	_, status := v1.SpecAndStatus(g.Object)
 	return status
 }
 

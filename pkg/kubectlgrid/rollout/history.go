@@ -88,7 +88,7 @@ func (g *Grid) Undo(ctx context.Context, how Undo) (int64, error) {
 		return 0, err
 	}
 	return entries[i].Revision, g.change(ctx, func(o v1.Object) error {
-		spec, _ := v1.Workload(o)
+		spec, _ := v1.SpecAndStatus(o)
 		*spec = *restored
 		if !how.AtOnce {
 			return nil

@@ -19,7 +19,7 @@ const restartedAt = "kubectl.kubernetes.io/restartedAt"
 // Pause prevents the rollout from starting more sites.
 func (g *Grid) Pause(ctx context.Context) error {
 	return g.change(ctx, func(o v1.Object) error {
-		switch spec, _ := v1.Workload(o); {
+		switch spec, _ := v1.SpecAndStatus(o); {
 		case spec.Rollout == nil:
 			return errNoRollout
 		case spec.Rollout.Paused:
@@ -35,7 +35,7 @@ func (g *Grid) Pause(ctx context.Context) error {
 // person was not shown that it has halted. It returns what still stops the rollout; empty if nothing does.
 func (g *Grid) Resume(ctx context.Context) (still string, err error) {
 	err = g.change(ctx, func(o v1.Object) error {
-		spec, status := v1.Workload(o)
+		spec, status := v1.SpecAndStatus(o)
 		halted := status.Rollout != nil && status.Rollout.HaltTime != nil
 		switch {
 		case spec.Rollout == nil:
@@ -61,14 +61,14 @@ func resumeOf(r *v1.RolloutStatus) string { return r.HaltTime.UTC().Format(time.
 
 // isResumed reports whether a grid that has halted has the annotation that resumes it.
 func isResumed(o v1.Object) bool {
-	_, status := v1.Workload(o)
+	_, status := v1.SpecAndStatus(o)
 	return status.Rollout != nil && status.Rollout.HaltTime != nil &&
 		o.GetAnnotations()[v1.AnnotationResumed] == resumeOf(status.Rollout)
 }
 
 // isApproved reports whether a grid that awaits an approval has it.
 func isApproved(o v1.Object) bool {
-	_, status := v1.Workload(o)
+	_, status := v1.SpecAndStatus(o)
 	return status.Rollout != nil && status.Rollout.Awaits != "" &&
 		o.GetAnnotations()[v1.AnnotationApproved] == status.Rollout.Awaits
 }
@@ -78,7 +78,7 @@ func isApproved(o v1.Object) bool {
 func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 	awaits := ""
 	err := g.change(ctx, func(o v1.Object) error {
-		spec, status := v1.Workload(o)
+		spec, status := v1.SpecAndStatus(o)
 		r := status.Rollout
 		switch {
 		case spec.Rollout == nil:
@@ -103,7 +103,7 @@ func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 // restart changes the templates so that the controller replaces all pods, in the rollout's waves.
 func (g *Grid) restart(ctx context.Context, at string) error {
 	return g.change(ctx, func(o v1.Object) error {
-		spec, _ := v1.Workload(o)
+		spec, _ := v1.SpecAndStatus(o)
 		err := restartTemplate(&spec.Template, at)
 		for name, template := range spec.TemplatePool {
 			err = errors.Join(err, restartTemplate(&template, at))

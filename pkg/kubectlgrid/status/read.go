@@ -173,7 +173,7 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 
 // Pods reads the pods of the grid's sites that are not ready, by the selectors of their templates.
 func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
-	spec, status := v1.Workload(grid)
+	spec, status := v1.SpecAndStatus(grid)
 	if spec == nil { // a ServiceGrid
 		return nil, nil
 	}

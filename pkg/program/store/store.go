@@ -50,9 +50,9 @@ type Options struct {
 	Lasting func(key string) bool
 	// State returns all keys and values, including the changes that are passed to Commit.
 	State func() iter.Seq2[string, []byte]
-	// Stated is called when all that State last returned is on the disk; nil for none. It must not call the
+	// StateSaved is called when all that State last returned is on the disk; nil for none. It must not call the
 	// Store.
-	Stated func()
+	StateSaved func()
 	// HourlyBytes is the budget.
 	HourlyBytes int64
 	// Now is time.Now if nil.
@@ -290,7 +290,7 @@ func (s *Store) abandon(g *generation) {
 // they are not, and must be committed again. Without changes the error is why nothing could be written. Lasting keys
 // are committed without others: they go to both generations, and may use the reserved space.
 func (s *Store) Commit(changes map[string][]byte) error {
-	if err := s.locked(); err != nil || len(changes) == 0 {
+	if err := s.ensureLock(); err != nil || len(changes) == 0 {
 		return err
 	}
 	s.number++
@@ -329,9 +329,9 @@ func (s *Store) Commit(changes map[string][]byte) error {
 	return nil
 }
 
-// locked locks the directory if that failed before, or if it is another one than before. The error is why nothing is
-// written.
-func (s *Store) locked() (err error) {
+// ensureLock locks the directory if that failed before, or if it is another one than before. The error is why nothing
+// is written.
+func (s *Store) ensureLock() (err error) {
 	if s.lock != nil && !s.lock.IsThere() {
 		_ = s.lock.Close() // what counts was synced
 		s.lock, s.newest, s.older, s.highest = nil, nil, nil, 0
@@ -349,7 +349,7 @@ func (s *Store) needsState() bool { return s.newest == nil || s.isLarge(maxGrowt
 // Rewrite writes the whole state as the next generation, in place of changes. It is charged as changes are. Commit
 // writes the whole state by itself when the newest file is too large.
 func (s *Store) Rewrite() error {
-	if err := s.locked(); err != nil {
+	if err := s.ensureLock(); err != nil {
 		return err
 	}
 	s.number++
@@ -472,8 +472,8 @@ func (s *Store) writeState(by charge) error {
 		s.older = s.newest
 	}
 	s.newest = g
-	if s.options.Stated != nil {
-		s.options.Stated()
+	if s.options.StateSaved != nil {
+		s.options.StateSaved()
 	}
 	_ = s.tidy() // if it fails, the next lasting commit tries again
 	return nil

@@ -23,10 +23,10 @@ func TestShareOfABrokenStep(t *testing.T) {
 	step := func(after, mark string, whole bool, services ...*wire.Object) error {
 		s := facts.ShareStep{
 			Objects: map[string]map[types.NamespacedName]*wire.Object{}, Mark: []byte(mark),
-			Whole: func(string, types.NamespacedName) bool { return whole },
+			Drops: func(string, types.NamespacedName) bool { return whole },
 		}
 		if after != "" {
-			s.After = []byte(after)
+			s.Base = []byte(after)
 		}
 		for _, o := range services {
 			s.Put(facts.InputServices, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o)

@@ -33,17 +33,17 @@ type Key struct {
 type Change struct {
 	// Received is when the upstream's change arrived.
 	Received time.Time
-	// Whole has the added, changed or removed objects of the kinds that are shown whole: Services, Namespaces, and the
+	// Plain has the added, changed or removed objects of the kinds that are shown whole: Services, Namespaces, and the
 	// Node objects of InputNode.
-	Whole map[Key]struct{}
+	Plain map[Key]struct{}
 	// NodesGiven has the objects that InputNodes was given, including nodes whose labels did not change; nil for nodes
 	// that were removed.
 	NodesGiven map[string]*wire.Object
 	// Objects has the added, changed or removed objects that list endpoints.
 	Objects map[*Object]struct{}
-	// Governed has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
+	// Rejudged has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
 	// are shown now.
-	Governed map[*Service]struct{}
+	Rejudged map[*Service]struct{}
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
 	// included.
 	Relabelled map[*Node]topology.Labels

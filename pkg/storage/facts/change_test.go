@@ -63,8 +63,8 @@ func TestRelabelledNodeTouchesWhatItDecides(t *testing.T) {
 		f.Input(InputServices).Apply(wiretest.Service("s", keys))
 		f.Input(InputEndpointSlices).Apply(wiretest.Slice("s-1", "s", "n1"))
 		f.Input(InputNodes).Apply(wiretest.Node("n1", "b"))
-		if len(last.Governed) != governed || len(last.Relabelled) != 1 {
-			t.Errorf("keys %s: %d Services and %d nodes are touched", keys, len(last.Governed), len(last.Relabelled))
+		if len(last.Rejudged) != governed || len(last.Relabelled) != 1 {
+			t.Errorf("keys %s: %d Services and %d nodes are touched", keys, len(last.Rejudged), len(last.Relabelled))
 		}
 	}
 }
@@ -81,8 +81,8 @@ func TestTraitsTouchWhatTheyDecide(t *testing.T) {
 		service.Spec.InternalTrafficPolicy = &policy
 		service.Generation++
 		f.Input(InputServices).Apply(wiretest.Object(service))
-		if len(last.Objects) != objects || len(last.Whole) != 1 {
-			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.Objects), len(last.Whole))
+		if len(last.Objects) != objects || len(last.Plain) != 1 {
+			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.Objects), len(last.Plain))
 		}
 	}
 	expect("a new Service", corev1.ServiceInternalTrafficPolicyCluster, 0)
@@ -195,11 +195,11 @@ func TestShareMark(t *testing.T) {
 	if mark := string(f.ShareMark()); mark != "1" {
 		t.Errorf("restored: %q", mark)
 	}
-	if f.ApplyShare(ShareStep{After: []byte("0"), Mark: []byte("1")}) == nil {
+	if f.ApplyShare(ShareStep{Base: []byte("0"), Mark: []byte("1")}) == nil {
 		t.Error("a step after another state is applied")
 	}
-	err := f.ApplyShare(ShareStep{After: []byte("1"), Mark: []byte("2"),
-		Whole: func(string, types.NamespacedName) bool { return false }})
+	err := f.ApplyShare(ShareStep{Base: []byte("1"), Mark: []byte("2"),
+		Drops: func(string, types.NamespacedName) bool { return false }})
 	if mark := string(f.ShareMark()); err != nil || mark != "2" {
 		t.Errorf("after a step: %q, %v", mark, err)
 	}

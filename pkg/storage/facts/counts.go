@@ -86,7 +86,7 @@ func (x *serviceIndex) count(s *Service, o *Object, delta int) {
 	case !s.counted:
 	case len(s.Keys) > 1:
 		s.count(x.f.reader(), o, delta)
-		add(&x.f.step.Governed, s)
+		add(&x.f.step.Rejudged, s)
 	default:
 		x.markForRecount(s) // another endpoint may be the last suspected one
 	}
@@ -146,8 +146,8 @@ func (c Choice) Equal(other Choice) bool {
 	return c.ports == other.ports && c.Choice.Equal(other.Choice)
 }
 
-// Of reports whether the choice applies to this object.
-func (c Choice) Of(o *Object) bool { return c.ports == o.ports }
+// AppliesTo reports whether the choice applies to this object.
+func (c Choice) AppliesTo(o *Object) bool { return c.ports == o.ports }
 
 // Choices returns how the Service's objects of a resource are shown to a viewer with these labels. It returns nil if
 // its keys alone decide that, because it has at most one and no endpoint is suspected.

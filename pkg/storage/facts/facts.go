@@ -144,7 +144,7 @@ func (f *Facts) update(step func()) {
 		}
 	}
 	c := &f.step
-	if c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
+	if c.Rebuilt || len(c.Plain)+len(c.Objects)+len(c.Rejudged)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
 		f.changes++
 	}
 	f.step = Change{}

@@ -23,7 +23,7 @@ type plainObjects struct {
 func (f *Facts) newPlainObjects(r *served.Resource) plainObjects {
 	return plainObjects{
 		objects: make(map[types.NamespacedName]*wire.Object),
-		touch:   func(name types.NamespacedName) { add(&f.step.Whole, Key{r, name}) },
+		touch:   func(name types.NamespacedName) { add(&f.step.Plain, Key{r, name}) },
 	}
 }
 

@@ -84,7 +84,7 @@ func (x *serviceIndex) apply(o *wire.Object) {
 		return
 	}
 	s.Upstream = o
-	add(&x.f.step.Whole, Key{served.Services, s.Name})
+	add(&x.f.step.Plain, Key{served.Services, s.Name})
 	x.govern(s, x.keysOf(o))
 	x.setTraits(s, wire.TraitsOf(o.Body))
 }
@@ -118,7 +118,7 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	x.setTraits(s, wire.ServiceTraits{})
 	s.Upstream = nil
 	delete(x.invalid, name)
-	add(&x.f.step.Whole, Key{served.Services, name})
+	add(&x.f.step.Plain, Key{served.Services, name})
 	x.govern(s, topology.Unsatisfiable())
 	x.forget(s)
 }
@@ -156,7 +156,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 		x.byKey.add(key, s)
 	}
 	x.recountLater(s)
-	add(&x.f.step.Governed, s)
+	add(&x.f.step.Rejudged, s)
 }
 
 // markForRecount recounts the endpoints of a Service, which may be nil, at the end of the step, if counts are needed.
@@ -176,7 +176,7 @@ func (x *serviceIndex) recount() {
 	for s := range x.stale {
 		before := s.needsCounts()
 		if s.recount(x.f.reader()); before || s.needsCounts() {
-			add(&x.f.step.Governed, s)
+			add(&x.f.step.Rejudged, s)
 		}
 	}
 	x.stale = nil

@@ -16,10 +16,10 @@ var shareInputs = []string{InputNodes, InputNode, InputServices, InputEndpointSl
 type ShareStep struct {
 	// Objects has the added or changed objects, by input; nil for removed ones.
 	Objects map[string]map[types.NamespacedName]*wire.Object
-	// Whole reports whether an object is removed if the step does not have it.
-	Whole func(input string, name types.NamespacedName) bool
-	// After is the Mark of the state before the step; nil for none.
-	After []byte
+	// Drops reports whether an object is removed if the step does not have it.
+	Drops func(input string, name types.NamespacedName) bool
+	// Base is the Mark of the state before the step; nil for none.
+	Base []byte
 	// Mark identifies the state after the step, for the hub.
 	Mark []byte
 }
@@ -44,7 +44,7 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 func (f *Facts) ApplyShare(step ShareStep) error {
 	err := errLost
 	f.update(func() {
-		if !bytes.Equal(f.reader().ShareMark(), step.After) {
+		if !bytes.Equal(f.reader().ShareMark(), step.Base) {
 			return
 		}
 		f.shareMark = step.Mark
@@ -56,7 +56,7 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 			} else if to = in.target(); !in.held.synced {
 				replace(to, f.restored.section(name).Objects)
 			}
-			changeTarget(to, step.Objects[name], func(o types.NamespacedName) bool { return step.Whole(name, o) })
+			changeTarget(to, step.Objects[name], func(o types.NamespacedName) bool { return step.Drops(name, o) })
 		}
 		f.releaseIfComplete()
 		err = nil

@@ -16,8 +16,8 @@ var (
 	ErrFuture = errors.New("too large resource version")
 )
 
-// admit returns an error if a client that presents a revision cannot be served.
-func (h *History) admit(t *table, presented uint64) error {
+// checkRevision returns an error if a client that presents a revision cannot be served.
+func (h *History) checkRevision(t *table, presented uint64) error {
 	if t.err != nil {
 		return t.err
 	}
@@ -59,7 +59,7 @@ func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore ui
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.tables[r]
-	if err := h.admit(t, notBefore); err != nil {
+	if err := h.checkRevision(t, notBefore); err != nil {
 		return nil, err
 	}
 	i, found := t.find(key)
@@ -76,7 +76,7 @@ func (h *History) List(r *served.Resource, namespace string, notBefore uint64) (
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.tables[r]
-	if err := h.admit(t, notBefore); err != nil {
+	if err := h.checkRevision(t, notBefore); err != nil {
 		return nil, 0, err
 	}
 	return t.inNamespace(namespace), h.revision, nil
@@ -95,7 +95,7 @@ func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.tables[r]
-	if err := h.admit(t, after); err != nil {
+	if err := h.checkRevision(t, after); err != nil {
 		return nil, err
 	}
 	if after < t.log.floor {

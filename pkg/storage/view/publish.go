@@ -27,7 +27,7 @@ type publication struct {
 // newPublication makes one of what a step touched.
 func newPublication(c *facts.Change) *publication {
 	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.Object]struct{})}
-	maps.Copy(p.whole, c.Whole)
+	maps.Copy(p.whole, c.Plain)
 	maps.Copy(p.listed, c.Objects)
 	return p
 }
@@ -91,9 +91,9 @@ func (v reading) publish(
 	restored := v.facts.Restored()
 	switch { // it is read once for all steps
 	case restored == nil:
-		v.before = nil
-	case v.before == nil:
-		v.before = restored.Shown()
+		v.former = nil
+	case v.former == nil:
+		v.former = restored.Shown()
 	}
 	v.history.Update(received, func(u *history.Update) {
 		for _, s := range all {
@@ -212,7 +212,7 @@ func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.P
 
 // revisionOf returns the revision at which an earlier process showed the same version; 0 if it did not.
 func (v reading) revisionOf(s shown) uint64 {
-	if before, found := v.before[s.Key]; found && before.Digest == s.version.Digest() {
+	if before, found := v.former[s.Key]; found && before.Digest == s.version.Digest() {
 		return before.Revision
 	}
 	return 0

@@ -44,8 +44,8 @@ type View struct {
 	// decided has how Services are shown, for those whose keys alone do not decide it.
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
-	// before has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
-	before map[facts.Key]facts.Shown
+	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
+	former map[facts.Key]facts.Shown
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -140,19 +140,19 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	p := newPublication(c)
 	now.viewerChanged(p)
 	now.nodesChanged(c, p)
-	for s := range c.Governed {
+	for s := range c.Rejudged {
 		if now.decide(s) {
 			p.addService(s)
 		}
 	}
 	for _, r := range served.All() {
-		now.stateChanged(r, p)
+		now.readabilityChanged(r, p)
 	}
 	now.publish(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
-// stateChanged fills a resource that can be shown now, and clears one that no longer can.
-func (v reading) stateChanged(r *served.Resource, p *publication) {
+// readabilityChanged fills a resource that can be shown now, and clears one that no longer can.
+func (v reading) readabilityChanged(r *served.Resource, p *publication) {
 	switch err := v.facts.Readable(r); {
 	case err == nil && !v.filled[r]:
 		v.fill(r, p)
@@ -171,7 +171,7 @@ func (v reading) rebuild(c *facts.Change) {
 		if v.facts.Readable(r) == nil {
 			delete(v.filled, r)
 		}
-		v.stateChanged(r, p)
+		v.readabilityChanged(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
 				p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
@@ -263,7 +263,7 @@ func (v reading) choiceFor(o *facts.Object) topology.Choice {
 		choices = d.list
 	}
 	for i := range choices {
-		if choices[i].Of(o) {
+		if choices[i].AppliesTo(o) {
 			return choices[i].Choice
 		}
 	}

@@ -79,8 +79,8 @@ func (s *WorkloadGridSpec) ProgressDeadline() time.Duration {
 	return time.Duration(ptr.Deref(s.ProgressDeadlineSeconds, 600)) * time.Second
 }
 
-// Workload returns the spec and status of a grid of workloads; nil for a ServiceGrid.
-func Workload(grid Object) (*WorkloadGridSpec, *WorkloadGridStatus) {
+// SpecAndStatus returns the spec and status of a grid of workloads; nil for a ServiceGrid.
+func SpecAndStatus(grid Object) (*WorkloadGridSpec, *WorkloadGridStatus) {
 	switch g := grid.(type) {
 	case *DeploymentGrid:
 		return &g.Spec, &g.Status

@@ -53,8 +53,8 @@ func guardShares(config *genericapiserver.Config, options Config) {
 type fronted struct{ user.Info }
 
 // shareAuthorizer is the hub's authorizer. It refuses credentials of a node the share of another one, and
-// ServiceAccount tokens that are not bound to a node every share. Other requests from the front proxy were authorized by
-// kube-apiserver; for the rest it asks kube-apiserver.
+// ServiceAccount tokens that are not bound to a node every share. Other requests from the front proxy were authorized
+// by kube-apiserver; for the rest it asks kube-apiserver.
 type shareAuthorizer struct {
 	// next asks kube-apiserver.
 	next    authorizer.Authorizer

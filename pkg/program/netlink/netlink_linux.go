@@ -1,4 +1,3 @@
-// Package netlink asks the kernel about this network namespace.
 package netlink
 
 import (

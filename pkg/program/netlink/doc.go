@@ -1,0 +1,2 @@
+// Package netlink asks the kernel about this network namespace.
+package netlink

@@ -54,8 +54,9 @@ func TestHelpAndVersion(t *testing.T) {
 			}
 		}
 	}
-	// Arguments that follow --help do not count.
-	if o := call(t, "--help", "start"); o.code != 0 || !strings.Contains(o.stdout, "Upstream flags:") {
+	// What follows --help does not count.
+	if o := call(t, "--help", "--no-such-flag", "start"); o.code != 0 ||
+		!strings.Contains(o.stdout, "Upstream flags:") {
 		t.Errorf("got %+v", o)
 	}
 	if o := call(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "application-grid-wrapper ") {

@@ -103,6 +103,8 @@ func siteNames(f *facts.Facts) []string {
 
 // listSite lists the InternalIPs of the nodes of the site once.
 func (u *Upstream) listSite(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, addressWait) // for all selectors
+	defer cancel()
 	nodes := make(map[string]nodeAddresses)
 	for _, selector := range u.facts.SiteSelectors() {
 		err := u.eachNode(ctx, siteAgent, selector, func(n nodeAddresses) {

@@ -114,10 +114,13 @@ func (k *Keeper) RunOnce(ctx context.Context) error {
 
 // Run implements dynamiccertificates.ControllerRunner.
 func (k *Keeper) Run(ctx context.Context, _ int) {
+	failing := false
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := k.advance(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate")
+		err := k.advance(ctx)
+		if err != nil && ctx.Err() == nil && !failing { // an outage may take days
+			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate, trying again")
 		}
+		failing = err != nil
 	}, interval)
 }
 

@@ -2,6 +2,7 @@ package flags
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -58,7 +59,7 @@ func (p Program) command(chosen func()) *cobra.Command {
 	root.Flags().SortFlags = false
 	root.Flags().AddFlagSet(p.Flags.all)
 	AddHelp(root.Flags())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		writeHelp(cmd.OutOrStdout(), cmd, p.Flags)
 	})
@@ -69,8 +70,28 @@ func (p Program) command(chosen func()) *cobra.Command {
 	return root
 }
 
-// AddHelp adds --help and -h, which cobra reads.
-func AddHelp(to *pflag.FlagSet) { to.BoolP("help", "h", false, "Print this text and exit.") }
+// flagError passes on that help is wanted, and marks all else as wrong.
+func flagError(_ *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	return Usage(err)
+}
+
+// AddHelp adds --help and -h, which end the reading of the command line where they are, whatever follows. cobra's own
+// --help would let a mistake behind it win.
+func AddHelp(to *pflag.FlagSet) {
+	to.VarPF(helpFlag{}, "help", "h", "Print this text and exit.").NoOptDefVal = "true"
+}
+
+type helpFlag struct{}
+
+func (helpFlag) String() string { return "false" }
+
+// Type is the one as which cobra reads --help.
+func (helpFlag) Type() string { return "bool" }
+
+func (helpFlag) Set(string) error { return pflag.ErrHelp }
 
 // writeHelp writes the text of --help. It uses no template: with text/template in a program, the linker keeps every
 // exported method of every type.

@@ -89,14 +89,14 @@ func Notify(ctx context.Context, p Program) {
 	}
 }
 
-// within returns what get returns, or late if that takes longer. A call that hangs is left to itself.
-func within[T any](limit time.Duration, get func() T, late T) T {
+// before returns what get returns, or late if the limit is reached first. A call that hangs is left to itself.
+func before[T, L any](limit <-chan L, get func() T, late T) T {
 	result := make(chan T, 1)
 	go func() { result <- get() }()
 	select {
 	case got := <-result:
 		return got
-	case <-time.After(limit):
+	case <-limit:
 		return late
 	}
 }
@@ -105,12 +105,12 @@ func within[T any](limit time.Duration, get func() T, late T) T {
 func (p Program) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return within(limit, func() error { return p.Alive(ctx) }, fmt.Errorf("no answer within %s", limit))
+	return before(ctx.Done(), func() error { return p.Alive(ctx) }, fmt.Errorf("no answer within %s", limit))
 }
 
 // status calls Status, and makes one short line of it. It waits for one second at most.
 func (p Program) status() string {
-	status := strings.Join(strings.Fields(within(time.Second, p.Status, "does not answer")), " ")
+	status := strings.Join(strings.Fields(before(time.After(time.Second), p.Status, "does not answer")), " ")
 	if len(status) > statusLimit {
 		status = strings.ToValidUTF8(status[:statusLimit], "") + "…"
 	}

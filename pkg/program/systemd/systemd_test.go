@@ -124,6 +124,26 @@ func TestHanging(t *testing.T) {
 	close(hang)
 }
 
+// TestLateAnswer: that a program does not answer in time is said, and not what its request makes of the end of its
+// context. A program that ends does not wait for the answer.
+func TestLateAnswer(t *testing.T) {
+	heeds := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for range 20 {
+		err := Program{Alive: heeds}.alive(t.Context(), time.Millisecond)
+		if err == nil || err.Error() != "no answer within 1ms" {
+			t.Fatalf("got %v", err)
+		}
+	}
+	hang, begin := make(chan struct{}), time.Now()
+	defer close(hang)
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, stop)
+	err := Program{Alive: func(context.Context) error { <-hang; return nil }}.alive(ctx, 10*time.Second)
+	if took := time.Since(begin); err == nil || took > 5*time.Second {
+		t.Errorf("at the end of the program it says %v after %s", err, took)
+	}
+}
+
 func TestWithoutSystemd(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	// returns

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -71,7 +72,10 @@ func newDiffCommand(c *command) *cobra.Command {
 // parse reads the arguments: files, or a grid and a site.
 func (o *diffOptions) parse(cmd *cobra.Command, args []string) error {
 	o.failure = flags.ExitUsage // 1 says that there are differences
-	o.kubectlFlags = kubectlFlags(cmd.Flags())
+	// Former kubectls do not have this flag, and kubectl asks no API server here.
+	o.kubectlFlags = slices.DeleteFunc(kubectlFlags(cmd.Flags()), func(flag string) bool {
+		return strings.HasPrefix(flag, "--"+clientcmd.FlagProxyURL+"=")
+	})
 	switch {
 	case len(args) > 0 && o.site != "" && len(o.files) == 0:
 		return o.parseGrid(0)(cmd, args)

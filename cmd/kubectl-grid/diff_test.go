@@ -131,7 +131,7 @@ func TestDiff(t *testing.T) {
 		},
 		{
 			"others", echoGrid + "\n---\n{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: superedge.io/v2, kind: " +
-				"ServiceGrid}", "", []string{"--context", "x", "-n", "shop"}, exitDifferences, []string{
+				"ServiceGrid}", "", []string{"--context", "x", "-n", "shop", "--proxy-url", ""}, exitDifferences, []string{
 				"patch --local --type=merge --patch={} --output=json --context=x --filename=grids.yaml --filename=-\n",
 				"Not compared: 2 objects of another kind.",
 			},

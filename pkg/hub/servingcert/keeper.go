@@ -43,6 +43,8 @@ const (
 	// retryInterval is the pause between two attempts to get the first certificate.
 	interval      = 5 * time.Second
 	retryInterval = 2 * time.Second
+	// logInterval is the shortest time between two logged failures: an outage may take days, and its cause may change.
+	logInterval = time.Minute
 	// lookTimeout is how long a check may take.
 	lookTimeout = 20 * time.Second
 )
@@ -114,13 +116,13 @@ func (k *Keeper) RunOnce(ctx context.Context) error {
 
 // Run implements dynamiccertificates.ControllerRunner.
 func (k *Keeper) Run(ctx context.Context, _ int) {
-	failing := false
+	var logged time.Time
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := k.advance(ctx)
-		if err != nil && ctx.Err() == nil && !failing { // an outage may take days
+		if err != nil && ctx.Err() == nil && time.Since(logged) >= logInterval {
+			logged = time.Now()
 			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate, trying again")
 		}
-		failing = err != nil
 	}, interval)
 }
 

@@ -2,12 +2,17 @@ package servingcert
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
 )
 
 const name = "hub.kube-system.svc"
@@ -304,4 +310,46 @@ func TestNoSecretMayBeKept(t *testing.T) {
 	if certificate, key := k.CurrentCertKeyContent(); certificate != nil || key != nil {
 		t.Error("there is a certificate")
 	}
+}
+
+// TestRun: a caBundle that somebody has reset is back within seconds. In an outage the log has an error a minute, and
+// one that comes in place of another is not missing.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		k := w.keeper()
+		var logged []string
+		logger := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			k.Run(ctx, 1)
+		}()
+		defer func() {
+			stop()
+			<-ended
+		}()
+		synctest.Wait()
+		want := w.bundle()
+		if err := k.writeBundle(ctx, want, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(interval + time.Second)
+		if !bytes.Equal(w.bundle(), want) || len(want) == 0 {
+			t.Errorf("%d bytes of the caBundle are back", len(w.bundle()))
+		}
+		reason := ""
+		w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New(reason)
+		})
+		for _, reason = range []string{"nobody listens", "it is forbidden"} {
+			logged = nil
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if said := strings.Join(logged, "\n"); !strings.Contains(said, reason) || len(logged) > 11 {
+				t.Errorf("%s: in 10 minutes the log has %d lines: %s", reason, len(logged), said)
+			}
+		}
+	})
 }

@@ -17,8 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/internal/testkit/storagetest"
 	"github.com/application-grid/application-grid/internal/testkit/wiretest"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 func TestSelectorsOfLists(t *testing.T) {
@@ -205,6 +207,47 @@ func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestResourceThatTheUpstreamDoesNotServeIs404: an empty 200 would make kube-proxy delete its rules.
+func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
+	c := newCluster(t, nil)
+	c.store.EndpointSlices().SetAbsent()
+	for _, path := range []string{
+		slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1",
+		"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s",
+	} {
+		r := c.get(path)
+		if status := r.status(t); r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound {
+			t.Errorf("%s: got %d %+v", path, r.code, status)
+		}
+	}
+	// It comes, after an upgrade of the upstream; and it does not go again because a gateway has lost its API server.
+	c.sync(service("s"), slice("s", "node2"))
+	c.store.EndpointSlices().SetAbsent()
+	if list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath)); len(list.Items) != 1 {
+		t.Errorf("got %v", list)
+	}
+}
+
+// TestAbsentEndpointsAreNotWaitedFor: the first request for Endpoints starts to follow them, and waits for what comes
+// of it. That the upstream does not serve them is an answer too.
+func TestAbsentEndpointsAreNotWaitedFor(t *testing.T) {
+	demands := make(chan *served.Resource, 1)
+	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
+		s.Demand = func(r *served.Resource) func() { demands <- r; return func() {} }
+	})
+	c.sync(service("s"))
+	go func() {
+		if <-demands == served.Endpoints {
+			c.store.Endpoints().SetAbsent()
+		}
+	}()
+	start := time.Now()
+	r := c.get("/api/v1/endpoints")
+	if took := time.Since(start); r.code != http.StatusNotFound || took >= demandPatience {
+		t.Errorf("got %d after %s: %s", r.code, took, r.body)
 	}
 }
 

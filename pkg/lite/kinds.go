@@ -114,7 +114,7 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 	return selector.Matches(values) && (s.namespace == "" || s.namespace == o.Namespace), nil
 }
 
-// nodeScopes returns the scopes that a node nodeScopes needs.
+// nodeScopes returns the scopes that a node always needs.
 func nodeScopes(node string) []scope {
 	return []scope{
 		named(nodes, "", node),

@@ -1,8 +1,11 @@
 package conntrack
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // reply is what the kernel answers for a connection that was sent to an endpoint.
@@ -28,5 +31,20 @@ func TestDestination(t *testing.T) {
 		if got, err := destination(whole[:n]); err == nil {
 			t.Errorf("%d bytes of %d are read as %v", n, len(whole), got)
 		}
+	}
+}
+
+// TestUnknownConnection: a connection that the kernel does not have is none, and not a failure.
+func TestUnknownConnection(t *testing.T) {
+	nobody := netip.MustParseAddrPort("127.0.0.1:1")
+	switch got, err := Destination(nobody, nobody); {
+	case err == nil:
+		t.Errorf("it leads to %s", got)
+	case !errors.Is(err, ErrNone):
+		var errno unix.Errno
+		if !errors.As(err, &errno) || errno == unix.ENOENT {
+			t.Fatal(err)
+		}
+		t.Skipf("the kernel answers root only, and has to have the table: %v", err)
 	}
 }

@@ -51,8 +51,8 @@ type object struct {
 	upstream *wire.Object
 	body     []byte
 	digest   uint64
-	// names has the nodes whose labels are needed with the object.
-	names []string
+	// nodeNames has the nodes whose labels are needed with the object.
+	nodeNames []string
 	// encoded is the event with the whole object, if body is not kept.
 	encoded *chunk
 }
@@ -79,7 +79,7 @@ func labelsObject(node *wire.Object) *object {
 // ownObject returns a node's own object. Only its event is kept, with the upstream's object.
 func ownObject(upstream *wire.Object) *object {
 	o := newObject(&kindNode, upstream, upstream.Body)
-	o.names = []string{o.name.Name}
+	o.nodeNames = []string{o.name.Name}
 	o.encoded = newChunk(appendFrame(nil, o))
 	o.upstream, o.body = nil, nil
 	return o

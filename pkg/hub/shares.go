@@ -45,7 +45,7 @@ type shares struct {
 	// sets are by name. own is the one in which every node has a class with its own object.
 	sets   map[string]*keySet
 	own    *keySet
-	slices map[*facts.Object]placed
+	slices map[*facts.Object]placement
 	nodes  map[string]node
 	// behind counts the streams that were ended because they were behind.
 	behind int
@@ -59,9 +59,9 @@ type class struct {
 	// here are the values of the set's keys.
 	here    topology.Labels
 	digests map[uint8]uint64
-	// names counts the objects of the class for which the labels of a node are needed.
-	names   map[string]int
-	streams map[*stream]struct{}
+	// nodeRefs counts the objects of the class for which the labels of a node are needed.
+	nodeRefs map[string]int
+	streams  map[*stream]struct{}
 	// content is the encoded objects of the class; nil if it was not needed since it last changed.
 	content []*chunk
 }
@@ -96,8 +96,8 @@ type bucket struct {
 	content []*chunk
 }
 
-// placed is a slice as of the last step. The zero value is that of a slice outside of all shares.
-type placed struct {
+// placement is a slice as of the last step. The zero value is that of a slice outside of all shares.
+type placement struct {
 	upstream *wire.Object
 	keys     topology.Keys
 	// set is the one whose classes have the endpoints; nil if the slice is in every share, whole.
@@ -114,7 +114,7 @@ type node struct{ labels, own *object }
 func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
 		source: f, maxQueued: int64(maxQueued), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
-		slices: make(map[*facts.Object]placed), nodes: make(map[string]node),
+		slices: make(map[*facts.Object]placement), nodes: make(map[string]node),
 	}
 	s.own = reading{shares: s}.setOf(topology.Keys{ownKey})
 	for i := range s.buckets {
@@ -127,7 +127,7 @@ func newShares(f *facts.Facts, maxQueued int) *shares {
 
 func newClass(set *keySet, name string, here topology.Labels) *class {
 	return &class{
-		set: set, name: name, here: here, digests: make(map[uint8]uint64), names: make(map[string]int),
+		set: set, name: name, here: here, digests: make(map[uint8]uint64), nodeRefs: make(map[string]int),
 		streams: make(map[*stream]struct{}),
 	}
 }
@@ -254,8 +254,8 @@ func (s reading) fillClass(c *class) {
 	c.content = encode(nil, func(yield func(*object) bool) {
 		s.visitObjects(c, func(o *object) {
 			c.digests[o.bucket()] += o.digest
-			for _, name := range o.names {
-				c.names[name]++
+			for _, name := range o.nodeNames {
+				c.nodeRefs[name]++
 			}
 			yield(o)
 		})
@@ -281,7 +281,7 @@ func (s reading) visitObjects(c *class, visit func(*object)) {
 			visit(part)
 		}
 	}
-	for name := range c.names {
+	for name := range c.nodeRefs {
 		if labels := s.nodes[name].labels; labels != nil {
 			visit(labels)
 		}
@@ -307,13 +307,13 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 }
 
 // splitFor returns the slice, split into parts, for a time when nodes had these labels.
-func (p placed) splitFor(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
+func (p placement) splitFor(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placement {
 	var body []byte // without keys nothing is taken apart
 	if p.keys.Governed() {
 		body = p.upstream.Body
 	}
 	if parts.Split(body) != nil {
-		return placed{} // which the facts, that have read it, do not hold
+		return placement{} // which the facts, that have read it, do not hold
 	}
 	p.parts, p.labelsOf = parts, labelsOf
 	return p
@@ -321,7 +321,7 @@ func (p placed) splitFor(parts *wire.Parts, labelsOf func(node []byte) topology.
 
 // part returns the part of the slice in a class: the endpoints that any of the Service's keys matches, or all, if it is
 // in every share; nil if the class has none. If the Service has keys, the labels of the endpoints' nodes are needed.
-func (p placed) part(c *class) *object {
+func (p placement) part(c *class) *object {
 	if p.upstream == nil || p.set != c.set {
 		return nil
 	}
@@ -340,7 +340,7 @@ func (p placed) part(c *class) *object {
 		body = p.parts.Body(places)
 	}
 	part := newObject(&kindSlice, p.upstream, body)
-	part.names = names
+	part.nodeNames = names
 	return part
 }
 

@@ -76,7 +76,7 @@ func (t *step) publishNode(name string, o *wire.Object) {
 		}
 	}
 	for c := range classes {
-		if c.names[name] > 0 {
+		if c.nodeRefs[name] > 0 {
 			t.putObject(c, labelsName(name), before.labels, after.labels)
 		}
 	}
@@ -99,20 +99,20 @@ func (t *step) publishService(name types.NamespacedName) (slices []*facts.Object
 	return slices
 }
 
-// place returns the present place of a slice. It is in every share, whole, if no key governs it, if the key "*" matches
-// every endpoint, or if it belongs to default/kubernetes, whose endpoint nodes replace by their own.
-func (t *step) place(o *facts.Object) placed {
+// placementOf returns the present placement of a slice. It is in every share, whole, if no key governs it, if the key
+// "*" matches every endpoint, or if it belongs to default/kubernetes, whose endpoint nodes replace by their own.
+func (t *step) placementOf(o *facts.Object) placement {
 	if o.Gone {
-		return placed{}
+		return placement{}
 	}
-	now := placed{upstream: o.Upstream}
+	now := placement{upstream: o.Upstream}
 	if o.Service != nil {
 		now.keys = o.Service.Keys
 	}
 	switch {
 	case !now.keys.Governed() || slices.Contains(now.keys, topology.Any) || o.Service.Name == facts.KubernetesService:
 	case now.keys[0] == "": // they are topology.Unsatisfiable
-		return placed{}
+		return placement{}
 	default:
 		now.set = t.setOf(now.keys)
 	}
@@ -121,7 +121,7 @@ func (t *step) place(o *facts.Object) placed {
 
 // publishSlice publishes the change of a slice to the classes whose parts of it differ.
 func (t *step) publishSlice(o *facts.Object) {
-	after := t.place(o)
+	after := t.placementOf(o)
 	was, is := t.slices[o].splitFor(&wire.Parts{}, t.labelsBefore), after.splitFor(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after
 	if o.Gone {
@@ -146,14 +146,14 @@ func (t *step) labelsBefore(name []byte) topology.Labels {
 
 // affected returns the classes of sets whose parts of a slice may differ: those that have one of the changed endpoints,
 // before or after. Most changes are of one endpoint, which is in one class, so that the others need not be checked.
-func (t *step) affected(was, is placed) map[*class]struct{} {
+func (t *step) affected(was, is placement) map[*class]struct{} {
 	beginning, end := 0, 0
 	if was.set != nil && was.set == is.set && slices.Equal(was.keys, is.keys) &&
 		wire.SameMeta(was.upstream.Meta, is.upstream.Meta) && was.parts.SameOthers(is.parts) {
 		beginning, end = was.parts.Differing(is.parts)
 	}
 	classes := make(map[*class]struct{})
-	for _, e := range []placed{was, is} {
+	for _, e := range []placement{was, is} {
 		if e.set == nil || len(e.set.classes) == 0 {
 			continue
 		}
@@ -173,19 +173,19 @@ func (t *step) affected(was, is placed) map[*class]struct{} {
 	return classes
 }
 
-// countNodes counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1).
-// It publishes labels that the class did not need before, or no longer needs.
-func (t *step) countNodes(c *class, o *object, more int) {
+// countNodeRefs counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more
+// -1). It publishes labels that the class did not need before, or no longer needs.
+func (t *step) countNodeRefs(c *class, o *object, more int) {
 	if o == nil {
 		return
 	}
-	for _, name := range o.names {
+	for _, name := range o.nodeNames {
 		labels := t.nodes[name].labels
-		switch c.names[name] += more; {
-		case c.names[name] == 0:
-			delete(c.names, name)
+		switch c.nodeRefs[name] += more; {
+		case c.nodeRefs[name] == 0:
+			delete(c.nodeRefs, name)
 			t.putObject(c, labelsName(name), labels, nil)
-		case c.names[name] == 1 && more > 0:
+		case c.nodeRefs[name] == 1 && more > 0:
 			t.putObject(c, labelsName(name), nil, labels)
 		}
 	}
@@ -204,8 +204,8 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 	default:
 		t.buckets[bucket].objects[name] = after
 	}
-	t.countNodes(c, after, 1)
-	t.countNodes(c, before, -1)
+	t.countNodeRefs(c, after, 1)
+	t.countNodeRefs(c, before, -1)
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return
@@ -231,15 +231,15 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 func (t *step) queueToStreams() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
-	tell := func(c *class, content ...*chunk) {
+	queue := func(c *class, content ...*chunk) {
 		for st := range c.streams {
 			touched[st] = append(touched[st], content...)
 		}
 	}
 	// Removals come first, because another class may have the same object now.
-	for c, said := range t.classes {
+	for c, changed := range t.classes {
 		var removals []byte
-		for name, o := range said.objects {
+		for name, o := range changed.objects {
 			switch {
 			case o != nil:
 			case name.kind == &kindLabels:
@@ -254,16 +254,16 @@ func (t *step) queueToStreams() {
 			}
 		}
 		if removals != nil {
-			tell(c, newChunk(removals))
+			queue(c, newChunk(removals))
 		}
 	}
-	for c, said := range t.classes {
-		events := len(said.objects)
-		maps.DeleteFunc(said.objects, func(_ objectName, o *object) bool { return o == nil })
-		content := encode(&hubv1alpha1.Mark{Added: said.added}, maps.Values(said.objects))
+	for c, changed := range t.classes {
+		events := len(changed.objects)
+		maps.DeleteFunc(changed.objects, func(_ objectName, o *object) bool { return o == nil })
+		content := encode(&hubv1alpha1.Mark{Added: changed.added}, maps.Values(changed.objects))
 		news := content[len(content)-1]
 		news.events, news.received = events, t.change.Received
-		tell(c, content...)
+		queue(c, content...)
 	}
 	for n := range t.change.Relabelled {
 		for c := range t.own.byValue[keyValue{ownKey, n.Name}] {
@@ -294,7 +294,7 @@ func (t *step) moveStream(st *stream) []*chunk {
 		for o := range t.slicesOf(c) {
 			gone[objectName{&kindSlice, o.Name()}] = struct{}{}
 		}
-		for name := range c.names {
+		for name := range c.nodeRefs {
 			gone[labelsName(name)] = struct{}{}
 		}
 	}
@@ -324,5 +324,5 @@ func lacking(some, others []*class) []*class {
 // hasLabels reports whether an object is the labels of a node, and these are in the share of a stream.
 func (st *stream) hasLabels(o objectName) bool {
 	return o.kind == &kindLabels && st.shares.nodes[o.name.Name].labels != nil &&
-		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[o.name.Name] > 0 })
+		slices.ContainsFunc(st.classes, func(c *class) bool { return c.nodeRefs[o.name.Name] > 0 })
 }

@@ -21,7 +21,7 @@ const SitePathPrefix = "/superedge-ingress/"
 // siteKey is the context key of a request's site.
 type siteKey struct{}
 
-// WithSite removes SitePathPrefix and the site from a request's path, and keeps the site in the context, where Viewing
+// WithSite removes SitePathPrefix and the site from a request's path, and keeps the site in the context, where Views
 // finds it.
 func WithSite() Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {

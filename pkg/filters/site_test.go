@@ -65,7 +65,7 @@ func siteServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	store.NodeLabels().Replace(all)
 	store.Services().Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	store.EndpointSlices().Replace(nil)
-	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Sites: store.Sites}.History}
+	server := &serve.Server{HistoryOf: Views{Own: store.View, Sites: store.Sites}.History}
 	return store, WithSite()(WithServed(server, "node0")(mark("upstream")))
 }
 

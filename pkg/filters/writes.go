@@ -23,7 +23,7 @@ import (
 //
 // The upstream does not know the wrapper's resourceVersions. It answers a write that names one 409, as one of an older
 // version.
-func WithoutAlteredWrites(viewing Viewing) Filter {
+func WithoutAlteredWrites(viewing Views) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if err := checkWrite(viewing, r); err != nil {
 			serve.WriteError(w, r, err)
@@ -34,7 +34,7 @@ func WithoutAlteredWrites(viewing Viewing) Filter {
 }
 
 // checkWrite returns why a request is refused; nil if it is passed on.
-func checkWrite(viewing Viewing, r *http.Request) error {
+func checkWrite(viewing Views, r *http.Request) error {
 	info := serve.ParseRequest(r)
 	resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 	if !info.IsResource || resource != served.EndpointSlices && resource != served.Endpoints {

@@ -103,7 +103,7 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength = int64(len(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	viewing := Viewing{Own: w.store.View, Sites: w.store.Sites}
+	viewing := Views{Own: w.store.View, Sites: w.store.Sites}
 	recorder := answer(WithSite()(WithoutAlteredWrites(viewing)(upstream)), r)
 	if !w.reached {
 		statusOf(w.t, recorder)

@@ -14,9 +14,9 @@ import (
 // chain puts the filters in order. A request passes them from the top down. If none of them answers it, it goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	viewing := filters.Viewing{Own: p.view, Sites: p.sites}
+	views := filters.Views{Own: p.view, Sites: p.sites}
 	if p.config.Hub {
-		viewing.OwnOnly = errOwnShare
+		views.OwnOnly = errOwnShare
 	}
 	chain := []filters.Filter{
 		filters.WithSite(),
@@ -42,7 +42,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
-			HistoryOf: viewing.History,
+			HistoryOf: views.History,
 			Demand:    p.demand.begin,
 			Observer:  p.metrics,
 			Corrected: func() bool {
@@ -53,7 +53,7 @@ func (p *Proxy) chain() http.Handler {
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
-		filters.WithoutAlteredWrites(viewing),
+		filters.WithoutAlteredWrites(views),
 	)
 	if p.keptAnswers != nil {
 		chain = append(chain, filters.WithKeptAnswers(p.keptAnswers))

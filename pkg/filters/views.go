@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
-// Viewing finds the View for a request: that of the site that the request names, else the node's own.
-type Viewing struct {
+// Views finds the View for a request: that of the site that the request names, else the node's own.
+type Views struct {
 	Own   *view.View
 	Sites *view.Sites
 	// OwnOnly, if set, is why there is nothing to show of any site.
@@ -19,7 +19,7 @@ type Viewing struct {
 }
 
 // View returns the View for a request. The caller must call release when the request ends.
-func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err error) {
+func (v Views) View(r *http.Request) (shown *view.View, release func(), err error) {
 	site, ok := r.Context().Value(siteKey{}).(string)
 	if !ok {
 		return v.Own, func() {}, nil
@@ -35,7 +35,7 @@ func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err er
 }
 
 // History returns the History for a request. It is a serve.Server's HistoryOf.
-func (v Viewing) History(r *http.Request) (*history.History, func(), error) {
+func (v Views) History(r *http.Request) (*history.History, func(), error) {
 	shown, release, err := v.View(r)
 	if err != nil {
 		return nil, nil, err

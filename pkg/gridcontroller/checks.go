@@ -42,7 +42,7 @@ func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
 		return m.jobs, nil
 	}
 	list := &batchv1.JobList{}
-	err := p.server.List(ctx, list, client.InNamespace(p.owner.Namespace),
+	err := p.apiReader.List(ctx, list, client.InNamespace(p.owner.Namespace),
 		client.MatchingLabels{v1.LabelCheck: p.owner.Name})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Jobs: %w", err)
@@ -60,7 +60,7 @@ func (p *assigned) check(ctx context.Context, site string, attempt *metav1.Time)
 	switch {
 	case err == nil:
 		return result
-	case gridchild.Tellable(err).Reason == v1.ReasonInvalidTemplate:
+	case gridchild.ErrorFrom(err).Reason == v1.ReasonInvalidTemplate:
 		return &rollout.CheckResult{Failed: true, Message: err.Error()}
 	}
 	return &rollout.CheckResult{Message: "the check waits: " + gridchild.Shorten(err.Error())}
@@ -119,7 +119,7 @@ func (p *assigned) removePassedJobs(ctx context.Context) {
 		switch {
 		case endOf(job).Type != batchv1.JobComplete, !metav1.IsControlledBy(job, p.grid):
 		case slices.ContainsFunc(written, unchecked):
-			p.lookAgain(p.clock.Now().Add(askPause))
+			p.requeueAt(p.clock.Now().Add(askPause))
 		default:
 			if err := p.deleteObject(ctx, job); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", name)
@@ -176,7 +176,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 			"the check's pods have labels that the grid's selector %s matches; give them others", selector)
 	}
 	services := &corev1.ServiceList{}
-	if err := p.server.List(ctx, services, client.InNamespace(p.owner.Namespace)); err != nil {
+	if err := p.apiReader.List(ctx, services, client.InNamespace(p.owner.Namespace)); err != nil {
 		return fmt.Errorf("listing the Services: %w", err)
 	}
 	for i := range services.Items {
@@ -192,7 +192,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 // disrupted reports whether a Job has failed because something evicted its pod, or the pod's node fell silent.
 func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
 	pods := &corev1.PodList{}
-	err := p.server.List(ctx, pods, client.InNamespace(job.Namespace),
+	err := p.apiReader.List(ctx, pods, client.InNamespace(job.Namespace),
 		client.MatchingLabels{batchv1.JobNameLabel: job.Name})
 	if err != nil {
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)

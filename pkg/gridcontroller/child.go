@@ -25,11 +25,11 @@ type child struct {
 	name, uid, resourceVersion string
 	deleting                   bool
 	site                       string // see v1.SiteOf
-	// applied is the digest of the last applied child: the value of an annotation that our field manager owns.
-	applied string
-	// fields is a hash of the fields that our manager owns: whoever changes one of them becomes its owner. owned is a
-	// hash of them and of the spec, in which somebody may have changed the order of a list.
-	fields, owned string
+	// appliedDigest is the digest of the last applied child: the value of an annotation that our field manager owns.
+	appliedDigest string
+	// fieldSetHash is a hash of the fields that our manager owns: whoever changes one of them becomes its owner.
+	// specHash is a hash of them and of the spec, in which somebody may have changed the order of a list.
+	fieldSetHash, specHash string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
 	// selector selects the pods of the workload, and maybe others.
@@ -48,11 +48,11 @@ type child struct {
 	observed bool
 }
 
-// condensed is the key under which an object in a cache has the *child that transform made from it.
+// condensed is the key under which an object in a cache has the *child that condenseChild made from it.
 const condensed = "condensed"
 
-// transform replaces an object in a cache by a small one with its *child. It may be called again with its result.
-func transform(object any) (any, error) {
+// condenseChild replaces an object in a cache by a small one with its *child. It may be called again with its result.
+func condenseChild(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return object, nil
@@ -89,7 +89,8 @@ func childOf(u *unstructured.Unstructured) (*child, error) {
 		return owned.Has(fieldpath.MakePathOrDie("metadata", "annotations", annotation))
 	}
 	for name, field := range map[string]*string{
-		v1.AnnotationAppliedDigest: &c.applied, v1.AnnotationRevision: &c.revision, v1.AnnotationVariant: &c.variant,
+		v1.AnnotationAppliedDigest: &c.appliedDigest, v1.AnnotationRevision: &c.revision,
+		v1.AnnotationVariant: &c.variant,
 	} {
 		if owns(name) {
 			*field = u.GetAnnotations()[name]
@@ -133,14 +134,14 @@ func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]
 		owned = owned.Union(&fields)
 		hash.Write(entry.FieldsV1.GetRawBytes())
 	}
-	c.fields = string(hash.Sum(nil)[:16])
+	c.fieldSetHash = string(hash.Sum(nil)[:16])
 	c.ownsReplicas = owned.Has(fieldpath.MakePathOrDie("spec", "replicas"))
 	if !c.ownsReplicas { // an autoscaler may change the replicas
 		spec = maps.Clone(spec)
 		delete(spec, "replicas")
 	}
 	err := json.NewEncoder(hash).Encode(spec)
-	c.owned = string(hash.Sum(nil)[:16])
+	c.specHash = string(hash.Sum(nil)[:16])
 	return owned, err
 }
 

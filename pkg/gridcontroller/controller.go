@@ -111,10 +111,10 @@ func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manag
 	if err != nil {
 		return nil, fmt.Errorf("building the selector of children: %w", err)
 	}
-	byObject := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: onlyState}}
+	byObject := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: stripNode}}
 	for _, k := range v1.Kinds {
 		byObject[childObject(k)] = cache.ByObject{
-			Label: labelled, Transform: transform, UnsafeDisableDeepCopy: new(true),
+			Label: labelled, Transform: condenseChild, UnsafeDisableDeepCopy: new(true),
 		}
 	}
 	namespaces := map[string]cache.Config{} // empty for all
@@ -153,8 +153,8 @@ func childObject(k v1.GridKind) *unstructured.Unstructured {
 	return u
 }
 
-// onlyState reduces a node for the cache, which it may change, to names, labels, taints and the condition Ready.
-func onlyState(object any) (any, error) {
+// stripNode reduces a node for the cache, which it may change, to names, labels, taints and the condition Ready.
+func stripNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.Status = corev1.NodeStatus{
 			Conditions: slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -191,7 +191,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 				Watches(childObject(k), handler.EnqueueRequestsFromMapFunc(gridOf)).
 				WatchesRawSource(watchNodes(m.GetCache(), k)).
 				Complete(&reconciler{
-					GridKind: k, cache: m.GetCache(), server: m.GetAPIReader(), writer: m.GetClient(),
+					GridKind: k, cache: m.GetCache(), apiReader: m.GetAPIReader(), writer: m.GetClient(),
 					clock: clock.RealClock{}, nodes: corev1listers.NewNodeLister(nodes.GetIndexer()),
 					recorder: m.GetEventRecorder("application-grid-controller"), schemas: schemas, config: c,
 				}))

@@ -7,7 +7,7 @@
 // since the apply (child.go). So drift in fields that the grid sets is reverted, and fields of others are kept.
 //
 // One reconciler handles all kinds (reconcile.go): workloads in passes over all sites of a grid, whose stages are types
-// (pass.go). All kinds use the same code for a single child (children.go), with retries and a backoff for each child,
+// (pass.go). All kinds use the same code for a single child (apply.go), with retries and a backoff for each child,
 // so that the failure of one site does not stop the others. The caches have only what determines the sites (sites.go),
 // and those parts of children that the comparison and the status need (child.go).
 //

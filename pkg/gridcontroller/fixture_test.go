@@ -273,7 +273,7 @@ func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	for _, k := range v1.Kinds {
 		f.reconcilers[k.Kind] = &reconciler{
-			GridKind: k, cache: f.client, server: liveReader{f},
+			GridKind: k, cache: f.client, apiReader: liveReader{f},
 			writer: client.WithFieldOwner(f.client, v1.FieldManager),
 			clock:  f.clock, recorder: f.events, config: Config{SiteRemovalGrace: 5 * time.Minute},
 			nodes: corev1listers.NewNodeLister(f.cachedNodes),
@@ -295,7 +295,7 @@ func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	return r.client.Get(ctx, key, o, options...)
 }
 
-// condensedCache reads children as the controller's cache keeps them: without what transform leaves out.
+// condensedCache reads children as the controller's cache keeps them: without what condenseChild leaves out.
 type condensedCache struct{ client.Client }
 
 // Get implements client.Reader.
@@ -323,7 +323,7 @@ func (c condensedCache) List(ctx context.Context, list client.ObjectList, option
 func condense(u *unstructured.Unstructured) error {
 	for _, k := range v1.Kinds {
 		if k.Child == u.GroupVersionKind() {
-			small, err := transform(u)
+			small, err := condenseChild(u)
 			if err == nil {
 				u.Object = small.(*unstructured.Unstructured).Object
 			}

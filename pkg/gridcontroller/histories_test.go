@@ -58,7 +58,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
 		f.completes(grid, in("lab a b c d e")...)
 		d := &deaf{Reader: liveReader{f}}
-		f.reconcilers["DeploymentGrid"].server = d
+		f.reconcilers["DeploymentGrid"].apiReader = d
 		f.step(time.Hour)
 		f.template(grid, other)
 		f.ready("demo", "lab")
@@ -216,7 +216,7 @@ func TestChecksAreListed(t *testing.T) {
 	f, grid := demo(t, sites, rollingIn(wave))
 	f.completes(grid, sites...)
 	d := &deaf{Reader: liveReader{f}}
-	f.reconcilers["DeploymentGrid"].server = d
+	f.reconcilers["DeploymentGrid"].apiReader = d
 	f.template(grid, other)
 	f.rolls(grid, sites...)
 	d.jobs = 0

@@ -44,9 +44,9 @@ type assigned struct {
 	// assignment says which site has which child. children has the grid's children by name, and those to be adopted.
 	assignment *gridchild.Names
 	children   map[string]*child
-	// around is what templates and waves depend on besides the grid.
-	around gridchild.Context
-	waves  gridchild.Waves
+	// cluster is what templates and waves depend on besides the grid.
+	cluster gridchild.Cluster
+	waves   gridchild.Waves
 	// update are the templates of the spec, with its revision.
 	update *gridchild.Templates
 	// templates has the templates that were read, by revision; nil for one that cannot be read. fitsSome reports
@@ -106,7 +106,7 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	return p
 }
 
-func (p *pass) lookAgain(at time.Time) { p.again = sooner(p.again, at) }
+func (p *pass) requeueAt(at time.Time) { p.again = sooner(p.again, at) }
 
 // sooner returns the earlier one of two times; zero means never.
 func sooner(a, b time.Time) time.Time {
@@ -116,13 +116,13 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-func (p *pass) run(ctx context.Context, children map[string]*child) (*report, error) {
+func (p *pass) runStages(ctx context.Context, children map[string]*child) (*report, error) {
 	assigned, err := p.assign(ctx, children)
 	if err != nil {
 		return nil, err
 	}
 	synced := assigned.plan(ctx).sync(ctx)
-	report := synced.evaluate(ctx, synced.removeVanished(ctx))
+	report := synced.makeReport(ctx, synced.removeVanished(ctx))
 	synced.removePassedJobs(ctx)
 	synced.markCompleted(ctx)
 	synced.deleteOldRevisions(ctx)
@@ -135,16 +135,16 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	if err != nil {
 		return nil, err
 	}
-	around := gridchild.Context{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)}
-	update := gridchild.NewTemplates(revision, p.spec, around)
+	cluster := gridchild.Cluster{HasNode: p.sites.haveNode, Merge: p.schemas.Merge(p.Child)}
+	update := gridchild.NewTemplates(revision, p.spec, cluster)
 	a := &assigned{
-		pass: p, children: children, around: around, update: update,
+		pass: p, children: children, cluster: cluster, update: update,
 		templates: map[string]*gridchild.Templates{revision: update},
 	}
 	a.assignment = gridchild.Assign(p.owner, p.names, func(name string) *gridchild.Existing {
 		live := children[name]
 		if live == nil {
-			live, _ = p.get(ctx, p.cache, p.owner, name) // an error shows again when it is applied
+			live, _ = p.getChild(ctx, p.cache, p.owner, name) // an error shows again when it is applied
 			if live != nil && !live.deleting && live.Controller == nil && live.Grid == p.owner.Name {
 				a.children[name] = live
 			}
@@ -154,7 +154,7 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update.Revision) })
 	})
-	a.waves, err = gridchild.NewWaves(ptr.Deref(p.spec.Rollout, v1.Rollout{}).Waves, around.HasNode)
+	a.waves, err = gridchild.NewWaves(ptr.Deref(p.spec.Rollout, v1.Rollout{}).Waves, cluster.HasNode)
 	return a, err
 }
 

@@ -93,7 +93,7 @@ func (p *planned) followProgress(site string, state *v1.SiteState, live *child) 
 		state.Phase, state.Reason = v1.SiteStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %s", deadline, p.describeLack(state, live))
 	default:
-		p.lookAgain(over)
+		p.requeueAt(over)
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *report) explainStalled(ctx context.Context) {
 				memory.pod = gridview.FirstPodProblem(pods, p.owner.Key, site)
 			}
 		}
-		p.lookAgain(memory.podAt.Add(podPause))
+		p.requeueAt(memory.podAt.Add(podPause))
 		if memory.pod != "" {
 			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
 			p.states[site] = state

@@ -56,14 +56,14 @@ func (l Limits) check(key string, sites int) error {
 // reconciler reconciles the grids of one kind.
 type reconciler struct {
 	v1.GridKind
-	// cache reads children that transform has reduced. server reads from the API server.
-	cache, server client.Reader
-	writer        client.Client
-	clock         clock.PassiveClock
-	nodes         corev1listers.NodeLister
-	recorder      events.EventRecorder
-	schemas       *workloadpatch.Schemas // for the patches of overrides
-	config        Config
+	// cache reads children that condenseChild has reduced. apiReader reads from the API server.
+	cache, apiReader client.Reader
+	writer           client.Client
+	clock            clock.PassiveClock
+	nodes            corev1listers.NodeLister
+	recorder         events.EventRecorder
+	schemas          *workloadpatch.Schemas // for the patches of overrides
+	config           Config
 
 	grids sync.Map // of *gridMemory, each of which belongs to the worker that reconciles the grid, by name
 }
@@ -111,9 +111,9 @@ type siteMemory struct {
 	broken     brokenSite
 	asked      rollout.Pods
 	askedSince time.Time
-	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
-	// found to belong together. As long as desired is the same, another owned is drift.
-	same struct{ desired, owned string }
+	// same has the digest of the desired child, and the specHash of the live child, that were last
+	// found to belong together. As long as desired is the same, another specHash is drift.
+	same struct{ desired, specHash string }
 	// applied is the child after the last apply.
 	applied   child
 	appliedAt time.Time
@@ -170,12 +170,12 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	known, _ := r.grids.Load(name)
 	m, ok := known.(*gridMemory)
-	if ok = ok && m.uid == grid.GetUID(); ok && r.isAhead(ctx, grid, m) {
-		return reconcile.Result{RequeueAfter: burst}, nil
+	if ok = ok && m.uid == grid.GetUID(); ok && r.cacheIsStale(ctx, grid, m) {
+		return reconcile.Result{RequeueAfter: batchPeriod}, nil
 	}
 	// The cache may be older than the last actions of a former controller, or of this one, which nothing may undo.
 	if !ok || older(grid.GetResourceVersion(), m.writtenVersion) {
-		if grid, err = r.readGrid(ctx, r.server, name); grid == nil || err != nil {
+		if grid, err = r.readGrid(ctx, r.apiReader, name); grid == nil || err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -209,15 +209,16 @@ func (r *reconciler) readGrid(ctx context.Context, from client.Reader, name type
 	return grid, nil
 }
 
-// isAhead reports whether the caches do not show yet what this controller has written. It waits for that, but not long.
-func (r *reconciler) isAhead(ctx context.Context, grid v1.Object, m *gridMemory) bool {
+// cacheIsStale reports whether the caches do not show yet what this controller has written. It waits for that, but not
+// long.
+func (r *reconciler) cacheIsStale(ctx context.Context, grid v1.Object, m *gridMemory) bool {
 	now, o := r.clock.Now(), gridchild.OwnerOf(r.GridKind, grid)
 	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.writtenAt.Add(cacheLag)) {
 		return true
 	}
 	for _, of := range m.sites {
 		if now.Before(of.appliedAt.Add(cacheLag)) {
-			live, err := r.get(ctx, r.cache, o, of.applied.name)
+			live, err := r.getChild(ctx, r.cache, o, of.applied.name)
 			if err == nil && (live == nil || older(live.resourceVersion, of.applied.resourceVersion)) {
 				return true
 			}
@@ -250,7 +251,7 @@ func (r *reconciler) reconcileWorkloads(
 		return r.writeStatus(ctx, grid, changed, m, time.Time{})
 	}
 	// A plan gives a new revision only to sites that the written status lists, so the status may be written last.
-	report, err := p.run(ctx, children)
+	report, err := p.runStages(ctx, children)
 	if err != nil { // existing workloads are left alone
 		told := r.recordGridEvent(grid, m, err)
 		// If no plan was made for long, no controller followed the rollout in that time.
@@ -321,8 +322,8 @@ func (r *reconciler) reconcileService(
 	outcome := result{err: cmp.Or(gridchild.CheckKey(o.Key), r.config.Limits.check(o.Key, 0), err)}
 	if outcome.err == nil {
 		outcome = r.syncChild(ctx, o, &desired{
-			identity: identity{child.GetName(), "", child.GetAnnotations()[v1.AnnotationAppliedDigest]},
-			shape:    &atomic.Value{}, child: child,
+			identity:     identity{child.GetName(), "", child.GetAnnotations()[v1.AnnotationAppliedDigest]},
+			fieldSetHash: &atomic.Value{}, child: child,
 		}, m.ofSite(""))
 	}
 	if outcome.applied {

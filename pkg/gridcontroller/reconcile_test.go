@@ -765,7 +765,7 @@ func TestSummary(t *testing.T) {
 func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	grid := deploymentGrid("demo", plain)
 	p := &pass{grid: grid, spec: &grid.Spec, memory: newMemory(grid)}
-	assigned := &assigned{pass: p, update: gridchild.NewTemplates("", p.spec, gridchild.Context{})}
+	assigned := &assigned{pass: p, update: gridchild.NewTemplates("", p.spec, gridchild.Cluster{})}
 	newReport(&synced{planned: &planned{assigned: assigned}}, states).summarize(&grid.Status)
 	return grid
 }

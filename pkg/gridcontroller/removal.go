@@ -45,9 +45,9 @@ func lossLimit(maxSites *intstr.IntOrString, sites int) int {
 	return max(rollout.Share(maxSites, defaultMaxSites, sites), 1)
 }
 
-// token returns the value that approves the removal of these sites. It has their number and a hash of their names, so
-// that it does not approve the removal of others.
-func token(sites []string, more ...string) string {
+// approvalToken returns the value that approves the removal of these sites. It has their number and a hash of their
+// names, so that it does not approve the removal of others.
+func approvalToken(sites []string, more ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(append(slices.Sorted(slices.Values(sites)), more...), "\n")))
 	return fmt.Sprintf("%d-%x", len(sites), sum[:3])
 }
@@ -126,7 +126,7 @@ func (p *planned) empties(site string, live *child) bool {
 		return false
 	}
 	desired, err := p.desiredChild(site)
-	return err == nil && desired.digest != live.applied && !p.fitsSite(site, p.targets[site].Revision)
+	return err == nil && desired.digest != live.appliedDigest && !p.fitsSite(site, p.targets[site].Revision)
 }
 
 // holdLosses leaves the sites alone that are about to suffer losses, if these and recent ones exceed the limit.
@@ -144,7 +144,7 @@ func (p *planned) holdLosses() {
 		}
 	}
 	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
-	sites, approval := len(p.assignment.BySite)+len(p.gone), token(names)
+	sites, approval := len(p.assignment.BySite)+len(p.gone), approvalToken(names)
 	switch limit := lossLimit(p.removal().MaxSites, sites); {
 	case len(names) == 0, len(names)+len(m.losses) <= limit:
 		clear(waiting)
@@ -175,7 +175,7 @@ func (p *planned) holdLosses() {
 	}
 	if !maps.Equal(waiting, m.withheld) {
 		m.withheld = waiting
-		p.lookAgain(now) // the plan must know
+		p.requeueAt(now) // the plan must know
 	}
 }
 
@@ -204,13 +204,13 @@ func (p *synced) removeVanished(ctx context.Context) map[string]v1.SiteState {
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):
-			p.lookAgain(v.at)
+			p.requeueAt(v.at)
 		case p.clock.Now().After(p.deadline):
-			p.lookAgain(now)
+			p.requeueAt(now)
 		default:
 			if err := p.removeSite(ctx, v.live); err != nil {
 				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
-				p.lookAgain(now.Add(firstRetry * 5))
+				p.requeueAt(now.Add(firstRetry * 5))
 			} else {
 				p.removed = append(p.removed, site)
 				p.countLoss(site)
@@ -232,7 +232,7 @@ func (p *pass) removeSite(ctx context.Context, live *child) error {
 	looks := []client.MatchingLabels{nil, {p.owner.Key: live.site}, {p.owner.Key: named}}
 	for _, of := range slices.CompactFunc(looks, maps.Equal) { // mostly both names are the same
 		nodes := pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
-		switch err := p.server.List(ctx, nodes, of, client.Limit(1)); {
+		switch err := p.apiReader.List(ctx, nodes, of, client.Limit(1)); {
 		case err != nil:
 			return fmt.Errorf("before %s %s is removed: listing the nodes: %w", p.Child.Kind, live.name, err)
 		case of == nil && len(nodes.Items) == 0:
@@ -259,7 +259,7 @@ func (p *pass) holdKey(children map[string]*child) error {
 		}
 	}
 	follows, limit := cmp.Or(m.key, key), lossLimit(p.removal().MaxSites, len(sites))
-	approval := token(sites, follows, key, strconv.FormatInt(p.grid.GetGeneration(), 10))
+	approval := approvalToken(sites, follows, key, strconv.FormatInt(p.grid.GetGeneration(), 10))
 	slices.Sort(sites)
 	switch {
 	case follows == key, len(sites) <= limit:

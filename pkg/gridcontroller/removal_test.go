@@ -265,8 +265,8 @@ func TestRemovalLimit(t *testing.T) {
 			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.sites, got, test.want)
 		}
 	}
-	if a, b := token([]string{"a", "b"}), token([]string{"b", "a"}); a != b ||
-		slices.Contains([]string{token([]string{"a", "c"}), token([]string{"a"})}, a) {
+	if a, b := approvalToken([]string{"a", "b"}), approvalToken([]string{"b", "a"}); a != b ||
+		slices.Contains([]string{approvalToken([]string{"a", "c"}), approvalToken([]string{"a"})}, a) {
 		t.Error("an approval is for the sites that it was given for, in whatever order")
 	}
 }

@@ -94,7 +94,7 @@ func (p *assigned) markCompleted(ctx context.Context) {
 // same name. Grids of other kinds may have the same name, but their revisions have other names.
 func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
-	err := p.server.List(ctx, list, client.InNamespace(p.grid.GetNamespace()),
+	err := p.apiReader.List(ctx, list, client.InNamespace(p.grid.GetNamespace()),
 		client.MatchingLabels{v1.LabelGridSelector: p.grid.GetName()})
 	if err != nil {
 		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)

@@ -52,7 +52,7 @@ func (p *assigned) templatesOf(revision string) *gridchild.Templates {
 			continue
 		}
 		if spec, err := gridrevision.Spec(object, p.spec); err == nil {
-			made = gridchild.NewTemplates(revision, spec, p.around)
+			made = gridchild.NewTemplates(revision, spec, p.cluster)
 		}
 	}
 	p.templates[revision] = made
@@ -133,8 +133,8 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 	}
 	u.Exists, u.UID, u.Held = true, live.uid, live.held
 	u.Revision = p.revisionOf(site, live)
-	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
-	u.Uncompared = live.applied != "" && memory.same.desired == ""
+	u.Drifted = live.appliedDigest == memory.same.desired && live.specHash != memory.same.specHash
+	u.Uncompared = live.appliedDigest != "" && memory.same.desired == ""
 	u.Idle = live.observed && live.progress.replicas == 0 && (!u.PerNode || p.excludes(site)) // a person wants no pods
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
@@ -259,7 +259,7 @@ func (p *assigned) podsOf(ctx context.Context, site string, unscheduled bool) (o
 		looks = map[string]fields.Selector{"": fields.Everything()}
 	}
 	for _, look := range looks {
-		err := pages.Each(ctx, p.server, &corev1.PodList{}, func(pod *corev1.Pod) {
+		err := pages.Each(ctx, p.apiReader, &corev1.PodList{}, func(pod *corev1.Pod) {
 			if nodes[pod.Spec.NodeName] != nil && gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, pod) {
 				own = append(own, *pod)
 			}
@@ -286,7 +286,7 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 	}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kind + "List"))
-	err := p.server.List(ctx, list, client.InNamespace(p.owner.Namespace),
+	err := p.apiReader.List(ctx, list, client.InNamespace(p.owner.Namespace),
 		client.MatchingLabelsSelector{Selector: live.selector})
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss of %s: %w", kind, live.name, err)
@@ -329,11 +329,11 @@ func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory)
 		now = brokenSite{result.child.revision, state.Message, memory.progressAt.Add(memory.rested)}
 	}
 	if over := now.since.Add(p.spec.ProgressDeadline()); now.why != "" && p.clock.Now().Before(over) {
-		p.lookAgain(over)
+		p.requeueAt(over)
 	}
 	// The plan must know of it. Why may differ at each pass.
 	if (now.why == "") != (before.why == "") || now.revision != before.revision || !now.since.Equal(before.since) {
-		p.lookAgain(p.clock.Now())
+		p.requeueAt(p.clock.Now())
 	}
 	*before = now
 }

@@ -116,7 +116,7 @@ func TestNodeState(t *testing.T) {
 				{Type: corev1.NodeReady, Status: status},
 			}
 		}
-		small, err := onlyState(node)
+		small, err := stripNode(node)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,15 +52,15 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	return state
 }
 
-// evaluate makes the report. states has those of the sites that have vanished.
-func (p *synced) evaluate(ctx context.Context, states map[string]v1.SiteState) *report {
+// makeReport makes the report. states has those of the sites that have vanished.
+func (p *synced) makeReport(ctx context.Context, states map[string]v1.SiteState) *report {
 	for _, site := range p.names {
 		states[site] = p.stateOf(site)
-		p.lookAgain(p.results[site].again)
+		p.requeueAt(p.results[site].again)
 	}
 	r := newReport(p, states)
 	r.explainStalled(ctx)
-	p.lookAgain(p.rollout.Again)
+	p.requeueAt(p.rollout.Again)
 	for site, memory := range p.memory.sites {
 		p.noteBroken(site, states[site], memory)
 	}
@@ -89,7 +89,7 @@ func (p *synced) stateOf(site string) v1.SiteState {
 		}
 	}
 	if state.Template = gridchild.TemplateName(p.spec, site); r.err != nil && state.Phase != v1.SiteHeld {
-		told := gridchild.Tellable(r.err)
+		told := gridchild.ErrorFrom(r.err)
 		state.Phase, state.Reason, state.Message = v1.SiteFailed, told.Reason, told.Message
 	}
 	p.followProgress(site, &state, live)
@@ -191,7 +191,7 @@ func (p *report) setProblems(c conditions, sites int) {
 		reason = v1.ReasonSitesFailed
 	}
 	if p.lossesHeld != nil {
-		told := gridchild.Tellable(p.lossesHeld)
+		told := gridchild.ErrorFrom(p.lossesHeld)
 		reason, holding = told.Reason, told.Message
 	}
 	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
@@ -452,7 +452,7 @@ func (p *report) recordRollout() {
 
 // recordGridEvent records an event about the grid as a whole, once, and returns the failure that it is about.
 func (r *reconciler) recordGridEvent(grid client.Object, m *gridMemory, err error) gridchild.Error {
-	told := gridchild.Tellable(err)
+	told := gridchild.ErrorFrom(err)
 	if m.told != told {
 		m.told = told
 		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)

@@ -24,10 +24,11 @@ const (
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shape is desired.shape, once the API server has accepted the template. refused is why it did not, for site by.
-	shape   atomic.Value
-	refused error
-	by      string
+	// fieldSetHash is desired.fieldSetHash, once the API server has accepted the template. refused is why it did
+	// not, for site by.
+	fieldSetHash atomic.Value
+	refused      error
+	by           string
 	// turn counts the refused attempts. The next attempt is at retryAt.
 	turn    int
 	retryAt time.Time
@@ -47,7 +48,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 		d, err := p.desiredChild(site)
 		if err != nil {
 			s.results[site] = result{err: err}
-			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
+			if gridchild.ErrorFrom(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
 				s.results[site] = result{err: err, again: p.clock.Now().Add(firstRetry * 5)}
 			}
 			continue
@@ -72,7 +73,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 }
 
 func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*desired) {
-	if t.shape.Load() == nil && !p.clock.Now().Before(t.retryAt) {
+	if t.fieldSetHash.Load() == nil && !p.clock.Now().Before(t.retryAt) {
 		// Each attempt uses another site, because the reason may be the site's own child and not the template.
 		i := t.turn % len(all)
 		probe := all[i]
@@ -81,14 +82,14 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		switch outcome := p.results[probe.site]; {
 		case outcome.err == nil && outcome.again.IsZero():
 			t.refused = nil
-		case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
+		case outcome.err != nil && gridchild.ErrorFrom(outcome.err).Reason == v1.ReasonRejected:
 			t.refused, t.by = outcome.err, probe.site
 			t.retryAt = p.clock.Now().Add(min(firstRetry<<min(t.turn, 10), lastRetry))
 		}
 		all = slices.Delete(slices.Clone(all), i, i+1)
 	}
 	if t.refused == nil {
-		// A probe has set the template's shape, which shows that cached children are settled: all, after a restart.
+		// A probe has set the fieldSetHash, which shows that cached children are settled: all, after a restart.
 		p.syncAll(ctx, slices.DeleteFunc(all, func(d *desired) bool {
 			outcome, done := settled(p.clock.Now(), p.child(d.site), d, p.memory.ofSite(d.site))
 			if done {
@@ -101,7 +102,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 	// The template was refused for one site, and is not tried for the others.
 	untried := gridchild.Errorf(v1.ReasonRejected,
 		"not tried, because the API server has refused this template for site %s: %s",
-		t.by, gridchild.Tellable(t.refused).Message)
+		t.by, gridchild.ErrorFrom(t.refused).Message)
 	for _, d := range all {
 		p.results[d.site] = result{err: untried, again: t.retryAt, untried: true}
 		if d.site == t.by {
@@ -154,6 +155,6 @@ func (p *planned) desiredChild(site string) (*desired, error) {
 	if m.templates[variant] == nil {
 		m.templates[variant] = &templateMemory{}
 	}
-	d.shape = &m.templates[variant].shape
+	d.fieldSetHash = &m.templates[variant].fieldSetHash
 	return d, nil
 }

@@ -69,7 +69,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 	const template = `{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}}`
 	o := demoOwner()
 	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
-	templates := NewTemplates("", spec, Context{})
+	templates := NewTemplates("", spec, Cluster{})
 	children := map[string]*unstructured.Unstructured{}
 	for _, site := range []string{"east", "west", "north"} {
 		decoded, p := templates.Of(site)
@@ -116,7 +116,7 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 	templates := func(more string, rollout *v1.Rollout) *Templates {
 		template := "{" + more + plain[1:]
 		return NewTemplates("", &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template), Rollout: rollout},
-			Context{})
+			Cluster{})
 	}
 	older := templates(`"replicas":9,"minReadySeconds":1,`, nil)
 	older.Revision = "demo-1"
@@ -208,23 +208,23 @@ func TestTemplates(t *testing.T) {
 		"east": "big", "west": "template", "south": "template", "other": "small",
 		"north": v1.ReasonTemplateNotFound, "up": v1.ReasonInvalidTemplate,
 	} {
-		got, p := NewTemplates("", spec, Context{}).Of(site)
+		got, p := NewTemplates("", spec, Cluster{}).Of(site)
 		switch {
-		case p != nil && Tellable(p).Reason != want:
+		case p != nil && ErrorFrom(p).Reason != want:
 			t.Errorf("%s: got %+v, want %s", site, p, want)
 		case p == nil && got["a"] != want:
 			t.Errorf("%s: got %v, want %s", site, got, want)
 		}
 	}
 	spec.DefaultTemplateName = "gone"
-	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil ||
-		!strings.Contains(Tellable(p).Message, `spec.templatePool.gone`) ||
-		!strings.Contains(Tellable(p).Message, "defaultTemplateName") {
+	if _, p := NewTemplates("", spec, Cluster{}).Of("other"); p == nil ||
+		!strings.Contains(ErrorFrom(p).Message, `spec.templatePool.gone`) ||
+		!strings.Contains(ErrorFrom(p).Message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
-	if _, p := NewTemplates("", spec, Context{}).Of("other"); p == nil ||
-		Tellable(p).Reason != v1.ReasonTemplateNotFound {
+	if _, p := NewTemplates("", spec, Cluster{}).Of("other"); p == nil ||
+		ErrorFrom(p).Reason != v1.ReasonTemplateNotFound {
 		t.Errorf("without spec.template: got %+v", p)
 	}
 	if unused := UnusedTemplates(spec); !slices.Equal(unused, []string{"small"}) {
@@ -245,13 +245,13 @@ func TestNames(t *testing.T) {
 		}
 		o.Name = strings.Repeat("g", 64)
 		_, err := OfSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{}, map[string]string{})
-		if told := Tellable(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
+		if told := ErrorFrom(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
 			t.Errorf("%s: got %v", grid, err)
 		}
 	}
 	o := demoOwner()
 	o.GridKind, o.Name = v1.ServiceGridKind, strings.Repeat("g", 60)
-	if _, p := OfService(o, raw(`{}`)); p == nil || Tellable(p).Reason != v1.ReasonInvalidName {
+	if _, p := OfService(o, raw(`{}`)); p == nil || ErrorFrom(p).Reason != v1.ReasonInvalidName {
 		t.Errorf("Service: got %+v", p)
 	}
 }
@@ -267,7 +267,7 @@ func TestBadTemplates(t *testing.T) {
 			t.Fatal(p)
 		}
 		if _, p = OfSite(demoOwner(), "east", "demo-east", decoded, map[string]string{}); p == nil ||
-			Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
+			ErrorFrom(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(ErrorFrom(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}
 	}

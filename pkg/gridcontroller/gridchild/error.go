@@ -27,8 +27,8 @@ func Errorf(reason, format string, args ...any) error {
 	return &Error{reason, fmt.Sprintf(format, args...)}
 }
 
-// Tellable returns the Error in err, or makes one of err with the reason SyncFailed.
-func Tellable(err error) Error {
+// ErrorFrom returns the Error in err, or makes one of err with the reason SyncFailed.
+func ErrorFrom(err error) Error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		return *known
 	}

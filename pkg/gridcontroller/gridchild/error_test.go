@@ -40,7 +40,7 @@ spec:
 	}
 	err = apierrors.NewInternalError(fmt.Errorf("failed to create typed patch object (default/dns-a; apps/v1, "+
 		"Kind=Deployment): %w", err))
-	told := Tellable(Rejected(err))
+	told := ErrorFrom(Rejected(err))
 	for _, part := range []string{
 		`.spec.template.spec.containers[name="web"].ports: duplicate entries for key ` +
 			`[containerPort=53,protocol="UDP"]`,
@@ -50,7 +50,7 @@ spec:
 			t.Errorf("told %s: %s; want %s", told.Reason, told.Message, part)
 		}
 	}
-	if other := Tellable(Rejected(apierrors.NewBadRequest("no"))); other != (Error{v1.ReasonRejected, "no"}) {
+	if other := ErrorFrom(Rejected(apierrors.NewBadRequest("no"))); other != (Error{v1.ReasonRejected, "no"}) {
 		t.Errorf("another refusal is told as %+v", other)
 	}
 }

@@ -42,7 +42,7 @@ func TestFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: v1.Template{Raw: template}}
-		fits, err := NewTemplates("", spec, Context{}).Fits("east")
+		fits, err := NewTemplates("", spec, Cluster{}).Fits("east")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,8 +42,9 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 // Merge applies a strategic merge patch to the spec of a workload, which it may change, and returns the result.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
-// Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches.
-type Context struct {
+// Cluster is what a site's template depends on besides the grid: the nodes, and the types of the API server. If HasNode
+// is nil, no nodeSelector matches.
+type Cluster struct {
 	HasNode HasNode
 	Merge   Merge
 }
@@ -54,7 +55,7 @@ type Templates struct {
 	Revision string
 
 	spec    *v1.WorkloadGridSpec
-	context Context
+	cluster Cluster
 	// decoded has the decoded templates, and fits which nodes they fit, by variant.
 	decoded map[string]map[string]any
 	fits    map[string]func(*corev1.Node) bool
@@ -64,13 +65,13 @@ type Templates struct {
 }
 
 // NewTemplates reads the templates of a grid's spec, which is of a revision.
-func NewTemplates(revision string, spec *v1.WorkloadGridSpec, context Context) *Templates {
+func NewTemplates(revision string, spec *v1.WorkloadGridSpec, cluster Cluster) *Templates {
 	t := &Templates{
-		Revision: revision, spec: spec, context: context,
+		Revision: revision, spec: spec, cluster: cluster,
 		decoded: map[string]map[string]any{}, fits: map[string]func(*corev1.Node) bool{},
 	}
 	for i := range spec.Overrides {
-		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
+		m, err := newMatcher(&spec.Overrides[i].Sites, cluster.HasNode)
 		if err != nil { // the sites report it
 			t.matchers, t.invalid = nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v",
 				spec.Overrides[i].Name, err)
@@ -185,9 +186,9 @@ func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]an
 	if err := utiljson.Unmarshal(o.Patch.Raw, &patch); err != nil || patch == nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
 	}
-	merged, err := t.context.Merge(spec, patch)
+	merged, err := t.cluster.Merge(spec, patch)
 	if err != nil {
-		told := Tellable(err)
+		told := ErrorFrom(err)
 		return nil, Errorf(told.Reason, "spec.overrides[%s].patch: %s", o.Name, told.Message)
 	}
 	return merged, nil

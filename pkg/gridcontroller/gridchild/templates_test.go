@@ -66,7 +66,7 @@ func TestOverrides(t *testing.T) {
 			{Name: "idle", Sites: *sites("nobody"), Replicas: ptr.To[int32](1)},
 		},
 	}
-	templates := NewTemplates("", spec, Context{})
+	templates := NewTemplates("", spec, Cluster{})
 	for site, want := range map[string]struct {
 		variant  string
 		replicas int64
@@ -105,7 +105,7 @@ func TestVariantsDiffer(t *testing.T) {
 			{Name: "y", Sites: *sites("a", "d"), Images: map[string]string{"c": "override"}},
 		},
 	}
-	templates := NewTemplates("", spec, Context{})
+	templates := NewTemplates("", spec, Cluster{})
 	for site, want := range map[string]string{"a": "override", "b": "x/y", "c": "y/x", "d": "override"} {
 		got, err := templates.Of(site)
 		if err != nil {
@@ -140,7 +140,7 @@ func TestPatchRefused(t *testing.T) {
 		{"west", "spec.overrides[list].patch is not an object", v1.ReasonInvalidTemplate, refuse},
 		{"lab", "", "", refuse},
 	} {
-		_, err := NewTemplates("", spec, Context{Merge: c.merge}).Of(c.site)
+		_, err := NewTemplates("", spec, Cluster{Merge: c.merge}).Of(c.site)
 		var told *Error
 		if c.says == "" {
 			if err != nil {

@@ -35,7 +35,7 @@ func TestTolerateUnreachable(t *testing.T) {
 	} {
 		spec := &v1.WorkloadGridSpec{TolerateUnreachable: !test.off, Template: raw(
 			`{"template":{"spec":{"tolerations":[` + strings.Join(test.has, ",") + `]}}}`)}
-		template, err := NewTemplates("", spec, Context{}).Of("east")
+		template, err := NewTemplates("", spec, Cluster{}).Of("east")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestTolerateUnreachable(t *testing.T) {
 	}
 	for _, template := range []string{`{}`, `{"template":{"spec":{"tolerations":null}}}`} {
 		spec := &v1.WorkloadGridSpec{TolerateUnreachable: true, Template: raw(template)}
-		got, err := NewTemplates("", spec, Context{}).Of("east")
+		got, err := NewTemplates("", spec, Cluster{}).Of("east")
 		if err != nil || !strings.Contains(jsonOf(t, got), "node.kubernetes.io/not-ready") {
 			t.Errorf("%s: %v, %v", template, got, err)
 		}
@@ -54,7 +54,7 @@ func TestTolerateUnreachable(t *testing.T) {
 	spec := &v1.WorkloadGridSpec{
 		TolerateUnreachable: true, Template: raw(`{"template":{"spec":{"tolerations":{"key":"edge"}}}}`),
 	}
-	if got, err := NewTemplates("", spec, Context{}).Of("east"); err == nil {
+	if got, err := NewTemplates("", spec, Cluster{}).Of("east"); err == nil {
 		t.Errorf("tolerations that are no list: %v", got)
 	}
 }

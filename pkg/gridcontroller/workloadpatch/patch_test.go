@@ -85,7 +85,7 @@ func TestMerge(t *testing.T) {
 	} {
 		got, err := merge(decode(t, c.spec), decode(t, c.patch))
 		if c.refused != "" {
-			told := gridchild.Tellable(err)
+			told := gridchild.ErrorFrom(err)
 			if told.Reason != v1.ReasonInvalidTemplate || !strings.Contains(told.Message, c.refused) {
 				t.Errorf("%s: got %v", name, err)
 			}
@@ -115,7 +115,7 @@ func schemaIsAway(t *testing.T) {
 	merge := s.merge(t)
 	for range 1000 {
 		_, err := merge(map[string]any{}, map[string]any{})
-		if told := gridchild.Tellable(err); told.Reason != v1.ReasonSyncFailed ||
+		if told := gridchild.ErrorFrom(err); told.Reason != v1.ReasonSyncFailed ||
 			!strings.Contains(told.Message, "the API server is away") {
 			t.Fatalf("got %v", err)
 		}

@@ -12,7 +12,7 @@ import (
 // Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time. The Sinks of the
 // wrapper and the hub are the Inputs of package storage/facts.
 //
-// A Sink may also be a Knower, a Forbidder, Restorable, Versioned, or a Reducer.
+// A Sink may also be an ObjectCounter, a Forbidder, Restorable, Versioned, or a Reducer.
 type Sink interface {
 	// Apply adds or replaces an object.
 	Apply(object *wire.Object)
@@ -25,10 +25,10 @@ type Sink interface {
 	SetAbsent()
 }
 
-// Knower is a Sink that has objects from elsewhere, such as from a snapshot.
-type Knower interface {
-	// Known returns the number of objects that an empty list would remove.
-	Known() int
+// ObjectCounter is a Sink that has objects from elsewhere, such as from a snapshot.
+type ObjectCounter interface {
+	// ObjectCount returns the number of objects that an empty list would remove.
+	ObjectCount() int
 }
 
 // Forbidder is a Sink that works without a resource that the program may not read.

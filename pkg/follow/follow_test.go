@@ -336,7 +336,7 @@ func listWithWitness(w *world) {
 // restored is a sink that has objects of a snapshot.
 type restored struct{ sink }
 
-func (restored) Known() int { return 3 }
+func (restored) ObjectCount() int { return 3 }
 
 // TestRefusedAndAbsent: for an optional source that is a state, asked about rarely; a needed one keeps what it has.
 func TestRefusedAndAbsent(t *testing.T) {

@@ -190,8 +190,8 @@ func (s *Source) Remove() {
 	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
 }
 
-// rest waits for some time, or until Retry.
-func (g *Group) rest(ctx context.Context, pause time.Duration) {
+// sleep waits for some time, or until Retry.
+func (g *Group) sleep(ctx context.Context, pause time.Duration) {
 	g.mu.Lock()
 	retried := g.retried
 	g.mu.Unlock()
@@ -222,8 +222,8 @@ func (g *Group) Relist() {
 	}
 }
 
-// pause waits until a source that failed may try again.
-func (g *Group) pause(ctx context.Context, s *Source, err error) {
+// awaitRetry waits until a source that failed may try again.
+func (g *Group) awaitRetry(ctx context.Context, s *Source, err error) {
 	notBefore := time.Now().Add(RetryAfter(err))
 	g.mu.Lock()
 	s.attempts++

@@ -151,7 +151,7 @@ func (s *Source) State() State {
 	return s.state
 }
 
-func (s *Source) update(change func(*State)) {
+func (s *Source) updateState(change func(*State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
@@ -163,7 +163,7 @@ func (s *Source) Start() {
 	s.group.mu.Lock()
 	defer s.group.mu.Unlock()
 	s.wanted = true
-	s.update(func(state *State) { state.Started = true })
+	s.updateState(func(state *State) { state.Started = true })
 	s.group.launch(s)
 }
 
@@ -250,23 +250,24 @@ func (s *Source) run(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
+	attempt := s.listAndWatch
+	if s.options.Stream != nil {
+		attempt = func(ctx context.Context) error { return s.options.Stream(ctx, s.stepped) }
+	}
 	for ctx.Err() == nil {
-		switch err := s.attempt(ctx); {
+		switch err := attempt(ctx); {
 		case err != nil && ctx.Err() == nil:
 			s.broken = true
 			s.noteFailure(ctx, err)
-			s.group.pause(ctx, s, err)
+			s.group.awaitRetry(ctx, s, err)
 		case s.options.Every > 0:
-			s.group.rest(ctx, s.options.Every)
+			s.group.sleep(ctx, s.options.Every)
 		}
 	}
 }
 
-// attempt lists if that is necessary, and follows one watch, or Options.Stream, to its end.
-func (s *Source) attempt(ctx context.Context) error {
-	if s.options.Stream != nil {
-		return s.options.Stream(ctx, s.stepped)
-	}
+// listAndWatch lists if that is necessary, and follows one watch to its end.
+func (s *Source) listAndWatch(ctx context.Context) error {
 	s.mu.Lock()
 	waiting, confirmed := s.relists, s.confirmed
 	s.relists = nil
@@ -301,7 +302,7 @@ func (s *Source) stepped(version string) {
 	s.group.noteSourceAnswer(s)
 	s.version = version
 	s.noteSuccess()
-	s.update(func(state *State) {
+	s.updateState(func(state *State) {
 		if !state.Synced {
 			state.Lists++
 		}
@@ -402,7 +403,7 @@ func (s *Source) list(ctx context.Context) error {
 	// A 404 for a needed source that was listed before comes from a gateway that has lost its API server.
 	if apierrors.IsNotFound(err) && (s.options.Optional || !s.State().Synced) {
 		s.options.Sink.SetAbsent()
-		s.update(func(state *State) { state.Absent = true })
+		s.updateState(func(state *State) { state.Absent = true })
 	}
 	if err != nil {
 		return err
@@ -428,7 +429,7 @@ func (s *Source) list(ctx context.Context) error {
 	s.version, s.next, s.watches, s.broken = version, resume, 0, false
 	s.listDue = now.Add(listInterval*3/4 + rand.N(listInterval/2)) //nolint:gosec // spreads requests
 	s.noteSuccess()
-	s.update(func(state *State) {
+	s.updateState(func(state *State) {
 		state.Synced, state.Absent = true, false
 		state.ResourceVersion = version
 		state.Lists++
@@ -490,7 +491,7 @@ func (s *Source) listPages(ctx context.Context, version string, away *disconnect
 func (s *Source) verifyList(ctx context.Context, list *List, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// An API server never gives such an answer. This is a cache.
-		s.noteCache()
+		s.markFromCache()
 		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
 			ErrFromCache, list.ResourceVersion, asked)
 	}
@@ -514,14 +515,14 @@ func (s *Source) hasObjects() bool {
 	if s.sentObjects {
 		return true
 	}
-	knower, ok := s.options.Sink.(Knower)
-	return ok && knower.Known() > 0
+	counter, ok := s.options.Sink.(ObjectCounter)
+	return ok && counter.ObjectCount() > 0
 }
 
 // noteSuccess notes that a request succeeded.
 func (s *Source) noteSuccess() {
 	s.refused = 0
-	s.update(func(state *State) {
+	s.updateState(func(state *State) {
 		state.Forbidden, state.ForbiddenSince = false, time.Time{}
 		if !state.FromCache {
 			state.Err = nil
@@ -548,7 +549,7 @@ func (s *Source) watch(ctx context.Context) error {
 		return err
 	}
 	s.watches++
-	held, err := s.noteOpened(ctx, bool(away))
+	held, err := s.watchOpened(ctx, bool(away))
 	if err != nil || s.next >= mustList {
 		return err
 	}
@@ -580,7 +581,7 @@ func (s *Source) watch(ctx context.Context) error {
 			if event.Type == watch.Error {
 				return s.watchFailed(apierrors.FromObject(event.Object))
 			}
-			if s.takeEvent(ctx, event) && !progress {
+			if s.deliverEvent(ctx, event) && !progress {
 				progress = true
 				s.noteContact(time.Now())
 			}
@@ -595,9 +596,9 @@ func (s *Source) watch(ctx context.Context) error {
 	}
 }
 
-// noteOpened notes that a watch is open, of a cache if the API server behind the upstream is away. held is set if the
+// watchOpened notes that a watch is open, of a cache if the API server behind the upstream is away. held is set if the
 // watch only waits for the API server.
-func (s *Source) noteOpened(ctx context.Context, away bool) (held bool, err error) {
+func (s *Source) watchOpened(ctx context.Context, away bool) (held bool, err error) {
 	_, restorable := s.options.Sink.(Restorable)
 	switch {
 	case restorable && !away && s.restored:
@@ -609,7 +610,7 @@ func (s *Source) noteOpened(ctx context.Context, away bool) (held bool, err erro
 	case restorable:
 		s.setRestored(away)
 	case away:
-		s.noteCache()
+		s.markFromCache()
 		s.noteFailure(ctx, ErrFromCache)
 		return true, nil
 	}
@@ -651,16 +652,16 @@ func (s *Source) watchEnded(opened time.Time, progress bool) error {
 	if s.empty < emptyWatches {
 		return errEmptyWatch
 	}
-	s.noteCache()
+	s.markFromCache()
 	// Another program may update the cache, so it is worth listing again.
 	s.next = tryList
 	return ErrFromCache
 }
 
-// noteCache notes that the upstream answers from a cache. Answers since the last confirmed contact do not count as
+// markFromCache notes that the upstream answers from a cache. Answers since the last confirmed contact do not count as
 // contact.
-func (s *Source) noteCache() {
-	s.update(func(state *State) {
+func (s *Source) markFromCache() {
+	s.updateState(func(state *State) {
 		if !state.FromCache {
 			state.FromCache, state.LastContact = true, s.confirmed
 		}
@@ -670,15 +671,15 @@ func (s *Source) noteCache() {
 // noteContact notes an answer that comes from the API server and not from a cache.
 func (s *Source) noteContact(at time.Time) {
 	s.empty = 0
-	s.update(func(state *State) {
+	s.updateState(func(state *State) {
 		state.FromCache, state.Err = false, nil
 		state.LastContact, s.confirmed = at, at
 	})
 	s.group.noteFollowing(s)
 }
 
-// takeEvent passes an event to the Sink, and reports whether it had a new resourceVersion.
-func (s *Source) takeEvent(ctx context.Context, event watch.Event) bool {
+// deliverEvent passes an event to the Sink, and reports whether it had a new resourceVersion.
+func (s *Source) deliverEvent(ctx context.Context, event watch.Event) bool {
 	o, ok := event.Object.(Object)
 	if !ok || !isOf(s.options.Resource.Resource, o.Kind) {
 		klog.FromContext(ctx).Info("Ignoring an event whose object is not of the resource",
@@ -738,7 +739,7 @@ func (s *Source) noteFailure(ctx context.Context, err error) {
 	lasting := s.refused > 0 && now.Sub(s.refusedSince) >= lastingRefusal ||
 		s.options.Optional && s.refused >= refusals
 	first := false
-	s.update(func(state *State) {
+	s.updateState(func(state *State) {
 		if !isSame(state.Err, err) {
 			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again",
 				"err", err, "lastContact", state.LastContact)
@@ -769,7 +770,7 @@ func (s *Source) noteFailure(ctx context.Context, err error) {
 
 // noteResponse notes that a response to this source has begun, and returns how long its body may be silent.
 func (s *Source) noteResponse(r *http.Request) time.Duration {
-	s.update(func(state *State) { state.Answered = true })
+	s.updateState(func(state *State) { state.Answered = true })
 	switch {
 	case s.options.Silence > 0:
 		return s.options.Silence

@@ -81,8 +81,8 @@ func (k sink) Replace(objects []*wire.Object) {
 // SetAbsent implements follow.Sink. Resources that the API server does not serve are not answered.
 func (sink) SetAbsent() {}
 
-// Known implements follow.Knower: an empty list without a resourceVersion is not believed.
-func (k sink) Known() int {
+// ObjectCount implements follow.ObjectCounter: an empty list without a resourceVersion is not believed.
+func (k sink) ObjectCount() int {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
 	return len(k.store.set(k.scope).objects)

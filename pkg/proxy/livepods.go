@@ -50,7 +50,7 @@ func (p *Proxy) makeLivePods() {
 func (p *Proxy) noteBoot(ctx context.Context) {
 	select {
 	case <-p.facts.Live():
-		p.facts.Note(func(n *facts.Notes) { n.PodNotes = livepods.NotesOfBoot(bootID()) })
+		p.facts.UpdateNotes(func(n *facts.Notes) { n.PodNotes = livepods.NotesOfBoot(bootID()) })
 	case <-ctx.Done():
 	}
 }

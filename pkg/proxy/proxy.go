@@ -215,7 +215,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
 		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteKeys: p.config.SiteKeys,
-		Broken: p.broken.broke, Logger: logger.WithName("facts"),
+		OnPanic: p.broken.broke, Logger: logger.WithName("facts"),
 	})
 	own, err := p.config.Connection.Config()
 	if err != nil {

@@ -21,25 +21,25 @@ type list struct {
 }
 
 func (s *Server) list(
-	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, enc *encoder,
 ) error {
-	content, err := listOf(h, as.resource, options)
+	content, err := listOf(h, enc.resource, options)
 	if err != nil {
 		return err
 	}
 	if s.Admit != nil {
-		done, ok := s.Admit(r, listMemory(content, as))
+		done, ok := s.Admit(r, listMemory(content, enc))
 		if !ok {
 			return apierrors.NewTooManyRequests("the lists under way, of this caller or of all, take as much memory "+
 				"as they may; see --max-list-bytes", int(RetryAfter/time.Second))
 		}
 		defer done()
 	}
-	body, err := encodeList(r.Context(), content, as)
+	body, err := encodeList(r.Context(), content, enc)
 	if err != nil {
 		return err
 	}
-	return s.writeBody(w, r, as.encoding, body)
+	return s.writeBody(w, r, enc.encoding, body)
 }
 
 // listOf selects the objects of a LIST response. Lists are whole: kube-apiserver also ignores the limit of a list from
@@ -57,17 +57,17 @@ func listOf(h *history.History, resource *served.Resource, options Options) (lis
 }
 
 // encodeList encodes a list, until ctx is done.
-func encodeList(ctx context.Context, l list, as *representation) ([]byte, error) {
-	if as.encoding == encodingProtobuf {
-		return encodeListProtobuf(l, as), nil
+func encodeList(ctx context.Context, l list, enc *encoder) ([]byte, error) {
+	if enc.encoding == encodingProtobuf {
+		return encodeListProtobuf(l, enc), nil
 	}
-	return encodeListJSON(ctx, l, as)
+	return encodeListJSON(ctx, l, enc)
 }
 
-func itemsSize(l list, as *representation) int {
+func itemsSize(l list, enc *encoder) int {
 	size := 0
 	for _, o := range l.objects {
-		size += wire.ListItemSize(as.protobufSize(o))
+		size += wire.ListItemSize(enc.protobufSize(o))
 	}
 	return size
 }
@@ -82,28 +82,28 @@ const (
 
 // listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact except for the
 // envelope. For JSON the exact number is known only when the memory is already in use; most lists do not exceed this.
-func listMemory(l list, as *representation) int {
-	size := itemsSize(l, as)
-	if as.encoding == encodingJSON {
+func listMemory(l list, enc *encoder) int {
+	size := itemsSize(l, enc)
+	if enc.encoding == encodingJSON {
 		size *= jsonGrowth
 	}
 	return envelopeSize + size
 }
 
-func encodeListProtobuf(l list, as *representation) []byte {
+func encodeListProtobuf(l list, enc *encoder) []byte {
 	meta := wire.AppendListMeta(nil, l.revision)
-	size := len(meta) + itemsSize(l, as)
-	body := wire.AppendEnvelope(make([]byte, 0, size+envelopeSize), as.listType(), size)
+	size := len(meta) + itemsSize(l, enc)
+	body := wire.AppendEnvelope(make([]byte, 0, size+envelopeSize), enc.listType(), size)
 	body = append(body, meta...)
 	for _, o := range l.objects {
-		body = as.appendProtobuf(wire.AppendListItem(body, as.protobufSize(o)), o)
+		body = enc.appendProtobuf(wire.AppendListItem(body, enc.protobufSize(o)), o)
 	}
 	return body
 }
 
-func encodeListJSON(ctx context.Context, l list, as *representation) ([]byte, error) {
-	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, listMemory(l, as)),
+func encodeListJSON(ctx context.Context, l list, enc *encoder) ([]byte, error) {
+	t := enc.listType()
+	body := fmt.Appendf(make([]byte, 0, listMemory(l, enc)),
 		`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"},"items":[`,
 		t.Kind, t.APIVersion, l.revision)
 	for i, o := range l.objects {
@@ -114,7 +114,7 @@ func encodeListJSON(ctx context.Context, l list, as *representation) ([]byte, er
 		if i > 0 {
 			body = append(body, ',')
 		}
-		if body, err = as.appendItem(body, o); err != nil {
+		if body, err = enc.appendItem(body, o); err != nil {
 			return nil, err
 		}
 	}

@@ -65,20 +65,20 @@ func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, De
 // ServeListOrWatch answers a LIST or WATCH.
 func (s *Server) ServeListOrWatch(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
-	var as *representation
+	var enc *encoder
 	if err == nil {
 		reads := listAnswer
 		if options.Watch {
 			reads = watchAnswer
 		}
-		as, err = represent(r, resource, reads)
+		enc, err = negotiateEncoder(r, resource, reads)
 	}
 	if err == nil {
-		err = s.whenReadable(w, r, resource, func(of answering) error {
+		err = s.whenReadable(w, r, resource, func(scope requestScope) error {
 			if options.Watch {
-				return s.watch(w, r, of, options, as)
+				return s.watch(w, r, scope, options, enc)
 			}
-			return s.list(w, r, of.history, options, as)
+			return s.list(w, r, scope.history, options, enc)
 		})
 	}
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) ServeGet(w http.ResponseWriter, r *http.Request, resource *serv
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) error {
-	as, err := represent(r, resource, objectAnswer)
+	enc, err := negotiateEncoder(r, resource, objectAnswer)
 	if err != nil {
 		return err
 	}
@@ -103,25 +103,25 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	if q.err != nil {
 		return q.err
 	}
-	return s.whenReadable(w, r, resource, func(of answering) error {
+	return s.whenReadable(w, r, resource, func(scope requestScope) error {
 		name := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
-		object, err := of.history.Get(resource, name, revision)
+		object, err := scope.history.Get(resource, name, revision)
 		if err != nil {
-			return readError(err, of.history, resource, revision)
+			return readError(err, scope.history, resource, revision)
 		}
 		if object == nil {
 			return apierrors.NewNotFound(resource.GroupResource(), info.Name)
 		}
-		body, err := encodeObject(object, as)
+		body, err := encodeObject(object, enc)
 		if err != nil {
 			return err
 		}
-		return s.writeBody(w, r, as.encoding, body)
+		return s.writeBody(w, r, enc.encoding, body)
 	})
 }
 
-// answering is what a valid request is answered from.
-type answering struct {
+// requestScope is what a valid request is answered from.
+type requestScope struct {
 	history *history.History
 	// cleanups are made when the request is over.
 	cleanups *cleanups
@@ -132,7 +132,7 @@ type answering struct {
 // whenReadable calls answer once the resource can be read. It returns the error of answer, or why the resource cannot
 // be read.
 func (s *Server) whenReadable(
-	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(answering) error,
+	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(requestScope) error,
 ) error {
 	cleanups := &cleanups{}
 	defer cleanups.runUnlessDetached()
@@ -147,17 +147,17 @@ func (s *Server) whenReadable(
 	if err := s.awaitReadable(r, h, resource); err != nil {
 		return err
 	}
-	of := answering{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
-	of.marked = of.marks && s.corrected(h)
-	if of.marked {
+	scope := requestScope{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
+	scope.marked = scope.marks && s.corrected(h)
+	if scope.marked {
 		w.Header().Set(RestoredHeader, RestoredMarked)
 	}
 	// A client that stores answers on disk itself may have a newer state (RFC 9111, section 5.2.1.4).
-	if h.Restored() && !of.marks && HeaderHas(r, "Cache-Control", "no-cache") {
+	if h.Restored() && !scope.marks && HeaderHas(r, "Cache-Control", "no-cache") {
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
-	return answer(of)
+	return answer(scope)
 }
 
 // corrected reports whether answers differ from the upstream's present state.

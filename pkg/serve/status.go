@@ -26,8 +26,8 @@ var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 // error that is not an API error the code is 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
-	as, _ := negotiate(r.Header.Get("Accept"), typedAnswer) // a client that accepts no encoding of it gets JSON
-	body, err := as.encoding.encodeTyped(statusType, status)
+	f, _ := negotiate(r.Header.Get("Accept"), typedAnswer) // a client that accepts no encoding of it gets JSON
+	body, err := f.encoding.encodeTyped(statusType, status)
 	if err != nil {
 		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")
 		http.Error(w, status.Message, int(status.Code))
@@ -36,7 +36,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
-	write(w, int(status.Code), as.encoding.contentType(), body)
+	write(w, int(status.Code), f.encoding.contentType(), body)
 }
 
 func statusOf(err error) *metav1.Status {

@@ -29,9 +29,9 @@ const (
 type watcher struct {
 	s       *Server
 	writes  *guardedWriter
-	as      *representation
+	enc     *encoder
 	options Options
-	answering
+	requestScope
 	cursor *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
@@ -42,17 +42,17 @@ type watcher struct {
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
 func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, of answering, options Options, as *representation,
+	w http.ResponseWriter, r *http.Request, scope requestScope, options Options, enc *encoder,
 ) error {
-	state, cursor, err := openWatch(of.history, as.resource, options)
+	state, cursor, err := openWatch(scope.history, enc.resource, options)
 	if err != nil {
 		return err
 	}
-	resource := as.resource.Resource
-	w.Header().Set("Content-Type", as.encoding.watchContentType())
-	ctx, writes := s.beginStream(w, r, resource, options.Timeout, of.cleanups)
-	c := &watcher{s: s, writes: writes, as: as, options: options, answering: of, cursor: cursor}
-	of.cleanups.runDetachable(ctx, func() {
+	resource := enc.resource.Resource
+	w.Header().Set("Content-Type", enc.encoding.watchContentType())
+	ctx, writes := s.beginStream(w, r, resource, options.Timeout, scope.cleanups)
+	c := &watcher{s: s, writes: writes, enc: enc, options: options, requestScope: scope, cursor: cursor}
+	scope.cleanups.runDetachable(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
 				"resource", resource, "revision", cursor.Revision(), "reason", err)
@@ -172,7 +172,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
 	case errors.Is(err, history.ErrExpired):
-		return nil, c.sendExpired(readError(err, c.history, c.as.resource, 0))
+		return nil, c.sendExpired(readError(err, c.history, c.enc.resource, 0))
 	case err != nil:
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (c *watcher) addSelected(e history.Event) error {
 }
 
 func (c *watcher) addEvent(eventType watch.EventType, o *history.Object) (err error) {
-	if c.buffer, err = c.as.appendEvent(c.buffer, eventType, o); err != nil {
+	if c.buffer, err = c.enc.appendEvent(c.buffer, eventType, o); err != nil {
 		return err
 	}
 	if len(c.buffer) >= flushSize {
@@ -230,13 +230,13 @@ func (c *watcher) maybeBookmark() error {
 }
 
 func (c *watcher) addBookmark(annotations map[string]string) (err error) {
-	c.buffer, err = c.as.appendBookmark(c.buffer, c.cursor.Revision(), annotations)
+	c.buffer, err = c.enc.appendBookmark(c.buffer, c.cursor.Revision(), annotations)
 	return err
 }
 
 // sendExpired writes an ERROR event that makes the client list again, and returns reason.
 func (c *watcher) sendExpired(reason error) (err error) {
-	c.buffer, err = c.as.encoding.appendTyped(c.buffer, watch.Error, statusType, statusOf(reason))
+	c.buffer, err = c.enc.encoding.appendTypedEvent(c.buffer, watch.Error, statusType, statusOf(reason))
 	if err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (c *watcher) flush() error {
 	}
 	if c.s.Observer != nil && len(c.arrivals) > 0 {
 		for _, received := range c.arrivals {
-			c.s.Observer.EventSent(c.as.resource.Resource, time.Since(received))
+			c.s.Observer.EventSent(c.enc.resource.Resource, time.Since(received))
 		}
 	}
 	c.arrivals = c.arrivals[:0]

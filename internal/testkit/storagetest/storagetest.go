@@ -49,7 +49,7 @@ func New(options Options) *Node {
 	}
 	viewer := view.Node(options.NodeName)
 	f := facts.New(facts.Options{
-		NodeName: options.NodeName, Clock: options.Clock, Broken: options.Broken,
+		NodeName: options.NodeName, Clock: options.Clock, OnPanic: options.Broken,
 		NeedsKubernetesEndpoints: !options.KeepKubernetesEndpoint && options.LocalEndpoint == nil,
 		// The facts log objects that they cannot read in the middle of a step.
 		Logger: funcr.New(func(string, string) { panics() }, funcr.Options{}),

@@ -58,7 +58,7 @@ type Facts interface {
 	Site() []facts.SiteNode
 	ClusterUID() string
 	Notes() facts.Notes
-	Note(change func(*facts.Notes))
+	UpdateNotes(change func(*facts.Notes))
 	SetDoubted(why facts.Doubt, names map[string]struct{})
 }
 
@@ -344,7 +344,7 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 func (e *Exchange) pass() {
 	status := e.Status()
 	if status.Err == nil {
-		e.config.Facts.Note(func(n *facts.Notes) { n.Partners = status.partners })
+		e.config.Facts.UpdateNotes(func(n *facts.Notes) { n.Partners = status.partners })
 	}
 	if status.Err != nil || !e.config.Needed() {
 		status.Silent, status.Suspected = nil, nil

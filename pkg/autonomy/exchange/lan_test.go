@@ -393,7 +393,7 @@ func (n *node) Notes() facts.Notes {
 	return facts.Notes{Partners: n.partners}
 }
 
-func (n *node) Note(change func(*facts.Notes)) {
+func (n *node) UpdateNotes(change func(*facts.Notes)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	notes := facts.Notes{Partners: n.partners}

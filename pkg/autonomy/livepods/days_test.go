@@ -436,7 +436,7 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 		b.machine, b.named = "same", c.named
 		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", own), sliceFor("two", own, other)}
 		b.api()
-		b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
+		b.store.UpdateNotes(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
 		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, c.machine
 		b.restart()
 		b.run(60)
@@ -452,7 +452,7 @@ func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
 	b := newBench(t)
 	b.machine, b.named = "same", true
 	b.says(own)
-	b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
+	b.store.UpdateNotes(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
 	b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.2", "s2", "app")}
 	b.restart()
 	for _, b.state = range []UpstreamState{Away, Followed} {

@@ -451,7 +451,7 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 	slices.SortFunc(notes.Pods, func(a, b storedPod) int { return a.Compare(b.PodKey) })
 	if encoded, err := json.Marshal(notes); err == nil {
-		k.config.Facts.Note(func(n *facts.Notes) { n.PodNotes = encoded })
+		k.config.Facts.UpdateNotes(func(n *facts.Notes) { n.PodNotes = encoded })
 	}
 }
 

@@ -1077,7 +1077,7 @@ func (m *machine) look() {
 			m.synced = true
 			m.back = m.w.now
 			if m.unasked { // as the wrapper does
-				m.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(m.boot()) })
+				m.store.UpdateNotes(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(m.boot()) })
 			}
 			m.w.touch()
 		}
@@ -1091,9 +1091,9 @@ func (m *machine) look() {
 		m.away = never
 		m.blank = m.unasked || m.blank && (!m.link || m.w.now-max(m.linked, m.begun, m.blind()) < 200)
 	}
-	if m.synced && m.link && (m.w.now-m.saved >= 5 && m.content != m.store.View.Content() || m.snapshot == nil) {
+	if m.synced && m.link && (m.w.now-m.saved >= 5 && m.content != m.store.View.StateVersion() || m.snapshot == nil) {
 		if state, err := m.store.View.State(m.name, m.w.clock()); err == nil {
-			m.snapshot, m.content, m.saved = state, m.store.View.Content(), m.w.now
+			m.snapshot, m.content, m.saved = state, m.store.View.StateVersion(), m.w.now
 			m.inSnapshot = m.received
 		}
 	}

@@ -116,7 +116,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
 		}
 	}
-	u.facts.Note(func(n *facts.Notes) { n.InternalIPs = internalIPs(nodes) })
+	u.facts.UpdateNotes(func(n *facts.Notes) { n.InternalIPs = internalIPs(nodes) })
 	return nil
 }
 
@@ -181,7 +181,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	for address := range ambiguous {
 		delete(names, address)
 	}
-	u.facts.Note(func(n *facts.Notes) { n.Addresses = names })
+	u.facts.UpdateNotes(func(n *facts.Notes) { n.Addresses = names })
 	return true, nil
 }
 

@@ -149,7 +149,7 @@ func (s Source) sites(ctx context.Context, about *Answer, grid v1.Object) (answe
 			nodes[site] = append(nodes[site], labels.Set(node))
 		}
 	}
-	templates := gridchild.NewTemplates(revision.Name, spec, gridchild.Context{
+	templates := gridchild.NewTemplates(revision.Name, spec, gridchild.Cluster{
 		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
 		Merge:   s.Schemas.Merge(s.owner.Child),
 	})

@@ -46,7 +46,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 	}
 	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
 	s := Source{API: api, Nodes: map[string]topology.Labels{}}
-	templates := gridchild.NewTemplates("", &grid.Spec, gridchild.Context{})
+	templates := gridchild.NewTemplates("", &grid.Spec, gridchild.Cluster{})
 	for _, site := range sites {
 		s.Nodes["node-"+site] = topology.Labels{"zone1": site}
 		template, err := templates.Of(site)

@@ -171,7 +171,7 @@ func TestChoices(t *testing.T) {
 func TestForgottenAddresses(t *testing.T) {
 	f := New(Options{NodeName: "n0"})
 	one, two := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	f.Note(func(n *Notes) { n.Addresses = map[netip.Addr]string{one: "n1", two: "n2"} })
+	f.UpdateNotes(func(n *Notes) { n.Addresses = map[netip.Addr]string{one: "n1", two: "n2"} })
 	for _, step := range []struct {
 		node  string
 		noted uint64
@@ -179,7 +179,7 @@ func TestForgottenAddresses(t *testing.T) {
 	}{{"n3", 1, 2}, {"n1", 2, 1}, {"n1", 2, 1}} {
 		f.Input(InputNodes).Apply(wiretest.Node(step.node, "a"))
 		f.Input(InputNodes).Remove("", step.node)
-		if noted, left := f.reader().Noted(), f.Notes().Addresses; noted != step.noted || len(left) != step.left {
+		if noted, left := f.reader().NoteChanges(), f.Notes().Addresses; noted != step.noted || len(left) != step.left {
 			t.Errorf("%s is removed: %d changes of the notes, left are %v", step.node, noted, left)
 		}
 	}

@@ -61,7 +61,7 @@ func portListOf(s *Service, o *Object) PortList {
 // Ports returns the ports with a number of one of the Service's objects; nil if the Service decides as one.
 func (s *Service) Ports(o *Object) []topology.Port { return portListOf(s, o).ports() }
 
-// listing has the objects of one collection that belong to a Service.
+// listing has the objects of one endpointStore that belong to a Service.
 type listing struct {
 	objects []*Object
 	// counts are by list of ports. They are nil if the endpoints need not be counted.
@@ -81,7 +81,7 @@ func (s *Service) needsCounts() bool {
 }
 
 // count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
-func (x *serviceIndex) count(s *Service, o *Object, delta int) {
+func (x *serviceStore) count(s *Service, o *Object, delta int) {
 	switch {
 	case !s.counted:
 	case len(s.Keys) > 1:

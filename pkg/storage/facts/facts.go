@@ -23,11 +23,11 @@ type Options struct {
 	// SiteKeys are the keys of labels. Nodes that share the value of any of them belong to one site. If empty, the
 	// topology keys of all Services are used.
 	SiteKeys []string
-	// Broken, if set, is called with the reason and the stack when a step panicked. The stored objects are kept. The
+	// OnPanic, if set, is called with the reason and the stack when a step panicked. The stored objects are kept. The
 	// indexes are rebuilt, and so is everything that Watchers have derived from them. The change of the step itself may
-	// be lost, so the upstream should be listed again. Broken must not call the Facts. Without it the panic ends the
+	// be lost, so the upstream should be listed again. OnPanic must not call the Facts. Without it the panic ends the
 	// program.
-	Broken func(error)
+	OnPanic func(error)
 	// Clock is time.Now if nil.
 	Clock  func() time.Time
 	Logger logr.Logger
@@ -40,21 +40,21 @@ type Facts struct {
 
 	mu sync.RWMutex // guards everything below and everything reachable from it, except wire.Objects, which never change
 
-	nodes nodeIndex
-	node  plainObjects
+	nodes nodeStore
+	node  plainStore
 	// namespaces are followed on demand.
-	namespaces plainObjects
-	services   serviceIndex
-	slices     collection
-	legacy     collection
+	namespaces plainStore
+	services   serviceStore
+	slices     endpointStore
+	legacy     endpointStore
 	// kubernetes has the Endpoints object default/kubernetes.
-	kubernetes plainObjects
+	kubernetes plainStore
 
 	// doubted has the names of the nodes with each Doubt; never this node.
 	doubted [NoDoubt]map[string]struct{}
 	notes   Notes
-	// noted counts the changes of notes.
-	noted uint64
+	// noteChanges counts the changes of notes.
+	noteChanges uint64
 	// livePods has the pods of nodes by the node's name, as reported by the nodes themselves.
 	livePods map[string]*LivePods
 
@@ -85,10 +85,10 @@ func New(options Options) *Facts {
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, f.newKubernetesEndpoints()
-	f.node, f.namespaces = f.newPlainObjects(served.Nodes), f.newPlainObjects(served.Namespaces)
-	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice}
-	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints}
+	f.nodes, f.services, f.kubernetes = nodeStore{f: f}, serviceStore{f: f}, f.newKubernetesEndpoints()
+	f.node, f.namespaces = f.newPlainStore(served.Nodes), f.newPlainStore(served.Namespaces)
+	f.slices = endpointStore{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice}
+	f.legacy = endpointStore{f: f, resource: served.Endpoints, codec: &wire.Endpoints}
 	f.emptyIndexes()
 	f.inputs = []*Input{
 		{f: f, name: InputNodes, store: &f.nodes, needed: true},
@@ -123,8 +123,8 @@ func (f *Facts) Input(name string) *Input {
 	return f.inputs[slices.IndexFunc(f.inputs, func(in *Input) bool { return in.name == name })]
 }
 
-// update runs one step, and passes its Change to the Watchers.
-func (f *Facts) update(step func()) {
+// runStep runs one step, and passes its Change to the Watchers.
+func (f *Facts) runStep(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.step = Change{Received: f.options.Clock()}
@@ -153,9 +153,9 @@ func (f *Facts) update(step func()) {
 // Changes returns a number that grows with every step that touches anything.
 func (f *Facts) Changes() uint64 { return get(f, func(Reader) uint64 { return f.changes }) }
 
-// complete reports whether a collection can be shown. That also requires the nodes, the Services, and the annotations
-// for rewriting default/kubernetes: without them too many endpoints, or wrong ones, would be shown.
-func (f *Facts) complete(c *collection) bool {
+// complete reports whether an endpointStore can be shown. That also requires the nodes, the Services, and the
+// annotations for rewriting default/kubernetes: without them too many endpoints, or wrong ones, would be shown.
+func (f *Facts) complete(c *endpointStore) bool {
 	return c.synced && f.nodes.synced && f.services.synced &&
 		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced || f.kubernetes.absent)
 }
@@ -164,7 +164,7 @@ func (f *Facts) complete(c *collection) bool {
 func (in Reader) Readable(r *served.Resource) error {
 	store := in.store(r)
 	absent, ready := store.state()
-	if c, lists := store.(*collection); lists {
+	if c, lists := store.(*endpointStore); lists {
 		ready = in.f.complete(c)
 	}
 	switch {
@@ -193,7 +193,7 @@ func (f *Facts) Detach(w Watcher) {
 }
 
 // Touch makes a step without a change. A Watcher whose own state has changed uses it to be called.
-func (f *Facts) Touch() { f.update(func() {}) }
+func (f *Facts) Touch() { f.runStep(func() {}) }
 
 // Read calls read, during which no step is made, so that several facts can be read consistently. read must be quick: it
 // delays every step.

@@ -89,7 +89,7 @@ func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Ke
 // Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
 // applied as one step. The Facts must be empty.
 func (f *Facts) Restore(state *State) {
-	f.update(func() {
+	f.runStep(func() {
 		f.restored, f.holding, f.notes = state, true, state.Notes
 		for _, in := range f.inputs {
 			if section := state.section(in.name); section.Input != "" {
@@ -117,7 +117,7 @@ func (f *Facts) Hold() {
 // Release applies the changes that were held back since Hold, as one step. While restoring it applies nothing: the
 // changes are held back until the upstream's state is complete.
 func (f *Facts) Release() {
-	f.update(func() {
+	f.runStep(func() {
 		if f.restored == nil {
 			f.release()
 		}

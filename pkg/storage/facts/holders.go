@@ -72,12 +72,12 @@ func (f *Facts) HeldByOthers(reports map[string]*LivePods) map[string]map[netip.
 			c.hold(f.options.NodeName, pod.Addresses...)
 		}
 	}
-	f.holders(&c)
+	f.holdPodAddresses(&c)
 	return c.held
 }
 
-// holders notes the addresses of the pods on the nodes of the site.
-func (f *Facts) holders(c *claims) {
+// holdPodAddresses notes the addresses of the pods on the nodes of the site.
+func (f *Facts) holdPodAddresses(c *claims) {
 	objects := sets.New[*Object]()
 	f.reader().InSite(func(n *Node) { objects.Insert(n.Objects...) })
 	for o := range objects {

@@ -80,7 +80,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 		f.SetDoubted(Dead, map[string]struct{}{"node-b1": {}, "stray-3": {}, "node-a1": {}, "": {}})
 		churn(f)
 		if f.NodeCount() != 20 || len(f.slices.objects) != 20 || len(f.legacy.objects) != 20 ||
-			f.Input(InputServices).Known() != 20 {
+			f.Input(InputServices).ObjectCount() != 20 {
 			t.Fatalf("%s: this shows nothing: %s", what, f.left())
 		}
 		if len(f.doubted[Dead]) != 2 {
@@ -134,7 +134,7 @@ func TestNothingIsHeldAfterAState(t *testing.T) {
 // asks.
 func TestKnownCountsWhatThereIs(t *testing.T) {
 	f := New(Options{NodeName: "node-a1"})
-	if n := f.Input(InputServices).Known(); n != 0 {
+	if n := f.Input(InputServices).ObjectCount(); n != 0 {
 		t.Errorf("%d Services in the beginning", n)
 	}
 	f.Restore(&State{Sections: []Section{
@@ -145,7 +145,7 @@ func TestKnownCountsWhatThereIs(t *testing.T) {
 		InputServices: 2, InputEndpointSlices: 1, InputNodes: 0, InputNode: 0, InputEndpoints: 0,
 		InputKubernetesEndpoints: 0,
 	} {
-		if got := f.Input(name).Known(); got != want {
+		if got := f.Input(name).ObjectCount(); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)
 		}
 	}

@@ -94,7 +94,7 @@ type Input struct {
 func (in *Input) ChangeAt(version string, change func()) {
 	at, _ := strconv.ParseUint(version, 10, 64) // 0 if it is not a number
 	if change == nil {
-		in.f.update(func() { in.progress = at })
+		in.f.runStep(func() { in.progress = at })
 		return
 	}
 	in.f.mu.Lock()
@@ -107,9 +107,9 @@ func (in *Input) ChangeAt(version string, change func()) {
 // that are held back are included.
 func (in *Input) Versions() (version, progress uint64) { return in.version, in.progress }
 
-// change runs a step in which the input changes.
-func (in *Input) change(step func()) {
-	in.f.update(func() {
+// runStep runs a step in which the input changes.
+func (in *Input) runStep(step func()) {
+	in.f.runStep(func() {
 		in.version, in.progress = in.arriving, in.arriving
 		step()
 	})
@@ -136,17 +136,17 @@ func (in *Input) target() target {
 
 // Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
-	in.change(func() { in.target().apply(o) })
+	in.runStep(func() { in.target().apply(o) })
 }
 
 // Remove removes an object.
 func (in *Input) Remove(namespace, name string) {
-	in.change(func() { in.target().remove(types.NamespacedName{Namespace: namespace, Name: name}) })
+	in.runStep(func() { in.target().remove(types.NamespacedName{Namespace: namespace, Name: name}) })
 }
 
 // Replace replaces all objects of the input.
 func (in *Input) Replace(objects []*wire.Object) {
-	in.change(func() {
+	in.runStep(func() {
 		replace(in.target(), objects)
 		in.f.releaseIfComplete()
 	})
@@ -190,7 +190,7 @@ func changeTarget(
 // before. While the facts are those of a State, it has no effect on a resource that every API server serves. In both
 // cases the 404 probably comes from a gateway that has lost its API server.
 func (in *Input) SetAbsent() {
-	in.f.update(func() {
+	in.f.runStep(func() {
 		switch {
 		case in.f.restored == nil:
 			in.store.noteAbsent()
@@ -213,8 +213,8 @@ func (in *Input) isOptional() bool {
 	return in.name == InputKubernetesEndpoints || onDemand(in.name)
 }
 
-// Known returns how many objects the input has, in the facts or in the State from which they were restored.
-func (in *Input) Known() int {
+// ObjectCount returns how many objects the input has, in the facts or in the State from which they were restored.
+func (in *Input) ObjectCount() int {
 	return get(in.f, func(now Reader) int {
 		return max(len(in.store.names()), len(now.Restored().section(in.name).Objects))
 	})
@@ -226,7 +226,7 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 // Forget drops all objects of a resource that is followed on demand when it is no longer followed. The resource is not
 // ready until it is complete again.
 func (f *Facts) Forget(r *served.Resource) {
-	f.update(func() {
+	f.runStep(func() {
 		in := f.Input(r.Resource)
 		in.forget()
 		in.held = nil

@@ -11,8 +11,8 @@ var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubern
 
 // newKubernetesEndpoints makes the store of the Endpoints object default/kubernetes, whose annotations name the local
 // API server. Clients may ask for slices only, so this one object has a separate input.
-func (f *Facts) newKubernetesEndpoints() plainObjects {
-	return plainObjects{objects: make(map[types.NamespacedName]*wire.Object), touch: func(types.NamespacedName) {
+func (f *Facts) newKubernetesEndpoints() plainStore {
+	return plainStore{objects: make(map[types.NamespacedName]*wire.Object), touch: func(types.NamespacedName) {
 		if s := f.services.byName[KubernetesService]; s != nil {
 			for _, listed := range s.listed {
 				for _, o := range listed.objects {

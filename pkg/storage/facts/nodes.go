@@ -22,7 +22,7 @@ type Node struct {
 	Objects []*Object
 }
 
-type nodeIndex struct {
+type nodeStore struct {
 	completion
 
 	f      *Facts
@@ -31,32 +31,32 @@ type nodeIndex struct {
 	values map[string]index[*Node]
 }
 
-func (x *nodeIndex) apply(o *wire.Object) {
+func (x *nodeStore) apply(o *wire.Object) {
 	put(&x.f.step.NodesGiven, o.Name, o)
-	x.set(Node{Name: o.Name, Known: true, Labels: o.Labels})
+	x.setNode(Node{Name: o.Name, Known: true, Labels: o.Labels})
 }
 
-func (x *nodeIndex) remove(name types.NamespacedName) {
+func (x *nodeStore) remove(name types.NamespacedName) {
 	put(&x.f.step.NodesGiven, name.Name, nil)
-	x.set(Node{Name: name.Name})
+	x.setNode(Node{Name: name.Name})
 }
 
 // upstream returns an object with only the labels, because nothing else is kept.
-func (x *nodeIndex) upstream(name types.NamespacedName) *wire.Object {
+func (x *nodeStore) upstream(name types.NamespacedName) *wire.Object {
 	if n := x.f.reader().Node(name.Name); n != nil {
 		return &wire.Object{Name: n.Name, Labels: n.Labels}
 	}
 	return nil
 }
 
-func (x *nodeIndex) names() []types.NamespacedName {
+func (x *nodeStore) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
 	x.f.reader().Nodes(func(n *Node) { names = append(names, types.NamespacedName{Name: n.Name}) })
 	return names
 }
 
-// get returns the node with that name, and adds it if it is missing.
-func (x *nodeIndex) get(name string) *Node {
+// getOrAdd returns the node with that name, and adds it if it is missing.
+func (x *nodeStore) getOrAdd(name string) *Node {
 	n := x.byName[name]
 	if n == nil {
 		n = &Node{Name: name}
@@ -65,9 +65,9 @@ func (x *nodeIndex) get(name string) *Node {
 	return n
 }
 
-// set sets a node's labels, or removes the node if it is not Known now.
-func (x *nodeIndex) set(now Node) {
-	n := x.get(now.Name)
+// setNode sets a node's labels, or removes the node if it is not Known now.
+func (x *nodeStore) setNode(now Node) {
+	n := x.getOrAdd(now.Name)
 	before, cameOrWent := n.Labels, n.Known != now.Known
 	n.Known, n.Labels = now.Known, now.Labels
 	if !now.Known {
@@ -89,18 +89,18 @@ func (x *nodeIndex) set(now Node) {
 			x.f.services.markForRecount(o.Service)
 		}
 	}
-	x.forget(n)
+	x.dropIfUnused(n)
 }
 
-// forget drops a node that is not known and that no endpoint names.
-func (x *nodeIndex) forget(n *Node) {
+// dropIfUnused drops a node that is not known and that no endpoint names.
+func (x *nodeStore) dropIfUnused(n *Node) {
 	if !n.Known && len(n.Objects) == 0 {
 		delete(x.byName, n.Name)
 	}
 }
 
-// use starts to index the values of a topology key.
-func (x *nodeIndex) use(key string) {
+// indexKey starts to index the values of a topology key.
+func (x *nodeStore) indexKey(key string) {
 	x.values[key] = make(index[*Node])
 	for _, n := range x.byName {
 		if value, has := n.Labels[key]; has {
@@ -189,7 +189,7 @@ func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 	now := maps.Clone(names)
 	delete(now, f.options.NodeName)
 	delete(now, "") // an endpoint without a node name is never on such a node
-	f.update(func() {
+	f.runStep(func() {
 		before := f.doubted[why]
 		f.doubted[why] = now
 		for name := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {

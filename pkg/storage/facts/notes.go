@@ -24,18 +24,18 @@ type Notes struct {
 // Notes returns the notes of this process, or those of a State.
 func (f *Facts) Notes() Notes { return get(f, func(Reader) Notes { return f.notes }) }
 
-// Note changes the notes: it puts new maps into them.
-func (f *Facts) Note(change func(*Notes)) {
+// UpdateNotes changes the notes: it puts new maps into them.
+func (f *Facts) UpdateNotes(change func(*Notes)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := f.notes
 	if change(&f.notes); !reflect.DeepEqual(before, f.notes) {
-		f.noted++
+		f.noteChanges++
 	}
 }
 
-// Noted returns a number that grows with every change of the notes.
-func (in Reader) Noted() uint64 { return in.f.noted }
+// NoteChanges returns a number that grows with every change of the notes.
+func (in Reader) NoteChanges() uint64 { return in.f.noteChanges }
 
 // forgetAddresses drops the addresses of a removed node, because another node may get them. The caller
 // holds the lock.
@@ -47,6 +47,6 @@ func (f *Facts) forgetAddresses(name string) {
 	maps.DeleteFunc(left, func(_ netip.Addr, of string) bool { return of == name })
 	if len(left) < len(f.notes.Addresses) {
 		f.notes.Addresses = left
-		f.noted++
+		f.noteChanges++
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// plainObjects stores objects that are served unchanged.
-type plainObjects struct {
+// plainStore stores objects that are served unchanged.
+type plainStore struct {
 	completion
 
 	objects map[types.NamespacedName]*wire.Object
@@ -19,24 +19,24 @@ type plainObjects struct {
 	touch func(types.NamespacedName)
 }
 
-// newPlainObjects makes the store of a resource.
-func (f *Facts) newPlainObjects(r *served.Resource) plainObjects {
-	return plainObjects{
+// newPlainStore makes the store of a resource.
+func (f *Facts) newPlainStore(r *served.Resource) plainStore {
+	return plainStore{
 		objects: make(map[types.NamespacedName]*wire.Object),
 		touch:   func(name types.NamespacedName) { add(&f.step.Plain, Key{r, name}) },
 	}
 }
 
-func (p *plainObjects) apply(o *wire.Object) {
+func (p *plainStore) apply(o *wire.Object) {
 	p.objects[o.Key()] = o
 	p.touch(o.Key())
 }
 
-func (p *plainObjects) remove(name types.NamespacedName) {
+func (p *plainStore) remove(name types.NamespacedName) {
 	delete(p.objects, name)
 	p.touch(name)
 }
 
-func (p *plainObjects) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
+func (p *plainStore) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-func (p *plainObjects) upstream(name types.NamespacedName) *wire.Object { return p.objects[name] }
+func (p *plainStore) upstream(name types.NamespacedName) *wire.Object { return p.objects[name] }

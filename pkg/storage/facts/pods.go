@@ -96,7 +96,7 @@ func (l *LivePods) has(address netip.Addr) bool {
 // Report returns the report of an endpoint's node that has the endpoint's pod, and the pod, if the node runs it. It
 // returns nil if the upstream's state applies.
 func (o *Object) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
-	report = o.collection.f.livePods[string(e.NodeName)]
+	report = o.store.f.livePods[string(e.NodeName)]
 	if report == nil {
 		return nil, LivePod{}, false
 	}
@@ -140,7 +140,7 @@ func (o *Object) Correction(e wire.Endpoint) *wire.Correction {
 // state applies. The endpoints of pods on that node get the addresses and the readiness of the pods. Those of pods that
 // the node does not run are gone.
 func (f *Facts) SetLivePods(node string, pods *LivePods) {
-	f.update(func() {
+	f.runStep(func() {
 		before := f.livePods[node]
 		if f.livePods[node] = pods; pods == nil {
 			delete(f.livePods, node)
@@ -151,19 +151,19 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		for _, o := range f.reader().NodeObjectsOf(node) {
 			f.services.markForRecount(o.Service) // other pods may be suspected
 			add(&f.step.Objects, o)
-			o.collection.correct(o)
+			o.store.correct(o)
 		}
 	})
 }
 
 // Tier returns the tier that an endpoint of the object has for this node.
 func (o *Object) Tier(e wire.Endpoint) topology.Tier {
-	return o.TierFrom(o.collection.f.options.NodeName, e)
+	return o.TierFrom(o.store.f.options.NodeName, e)
 }
 
 // TierFrom is Tier for another node. A node is neither silent nor suspected to itself.
 func (o *Object) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
-	tier, in, s := topology.TierOf(e.Ready, true, e.Terminates()), o.collection.f.reader(), o.Service
+	tier, in, s := topology.TierOf(e.Ready, true, e.Terminates()), o.store.f.reader(), o.Service
 	own := viewer != "" && string(e.NodeName) == viewer
 	switch {
 	case tier != topology.Ready || !in.AnySuspicions() || s == nil || s.Name == KubernetesService:
@@ -215,7 +215,7 @@ func (o *Object) Body() []byte {
 func (o *Object) Corrected() bool { return o.corrected != nil }
 
 // correct corrects the endpoints of an object.
-func (c *collection) correct(o *Object) {
+func (c *endpointStore) correct(o *Object) {
 	if len(c.f.livePods) == 0 && !o.Corrected() {
 		return
 	}
@@ -285,7 +285,7 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		known := of[key]
 		// Endpoints do not say which endpoints are serving. Those of a Service that publishes addresses of pods that
 		// are not ready are all ready there.
-		if o.collection == &f.slices {
+		if o.store == &f.slices {
 			known.Serving = known.Serving || e.Serving()
 			if s != nil && !e.Ready && !slices.Contains(known.Idle, s.Name.Name) {
 				known.Idle = append(known.Idle, s.Name.Name)

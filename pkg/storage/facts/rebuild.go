@@ -9,17 +9,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// panics calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.Broken
+// panics calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.OnPanic
 // it does not recover.
 func (f *Facts) panics(run func()) (broken bool) {
-	if f.options.Broken == nil {
+	if f.options.OnPanic == nil {
 		run()
 		return false
 	}
 	defer func() {
 		if reason := recover(); reason != nil {
 			broken = true
-			f.options.Broken(fmt.Errorf("%v\n%s", reason, debug.Stack()))
+			f.options.OnPanic(fmt.Errorf("%v\n%s", reason, debug.Stack()))
 		}
 	}()
 	run()

@@ -23,7 +23,7 @@ type Service struct {
 
 	// traits are the zero value for a Service that is not known.
 	traits wire.ServiceTraits
-	// listed has the objects of each collection that belong to the Service.
+	// listed has the objects of each endpointStore that belong to the Service.
 	listed [2]listing
 	// counted is false if the endpoints must be counted again.
 	counted bool
@@ -40,7 +40,7 @@ func listIndex(r *served.Resource) int {
 	return 1
 }
 
-type serviceIndex struct {
+type serviceStore struct {
 	completion
 
 	f      *Facts
@@ -53,21 +53,21 @@ type serviceIndex struct {
 	stale map[*Service]struct{}
 }
 
-func (x *serviceIndex) names() []types.NamespacedName {
+func (x *serviceStore) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
 	x.f.reader().Services(func(s *Service) { names = append(names, s.Name) })
 	return names
 }
 
-func (x *serviceIndex) upstream(name types.NamespacedName) *wire.Object {
+func (x *serviceStore) upstream(name types.NamespacedName) *wire.Object {
 	if s := x.byName[name]; s != nil {
 		return s.Upstream
 	}
 	return nil
 }
 
-// get returns the Service with that name, and adds it if it is missing.
-func (x *serviceIndex) get(name types.NamespacedName) *Service {
+// getOrAdd returns the Service with that name, and adds it if it is missing.
+func (x *serviceStore) getOrAdd(name types.NamespacedName) *Service {
 	s := x.byName[name]
 	if s == nil {
 		s = &Service{Name: name, Keys: topology.Unsatisfiable(), counted: true}
@@ -76,8 +76,8 @@ func (x *serviceIndex) get(name types.NamespacedName) *Service {
 	return s
 }
 
-func (x *serviceIndex) apply(o *wire.Object) {
-	s := x.get(o.Key())
+func (x *serviceStore) apply(o *wire.Object) {
+	s := x.getOrAdd(o.Key())
 	if s.Upstream != nil && s.Upstream.Equal(o) {
 		// A new list repeats known objects.
 		s.Upstream = s.Upstream.At(o.ResourceVersion)
@@ -85,13 +85,13 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	}
 	s.Upstream = o
 	add(&x.f.step.Plain, Key{served.Services, s.Name})
-	x.govern(s, x.keysOf(o))
+	x.setKeys(s, x.keysOf(o))
 	x.setTraits(s, wire.TraitsOf(o.Body))
 }
 
 // setTraits sets the traits of a Service. Corrections and suspicions depend on them, and so does whether it decides as
 // one. The Service must be known, so that it is not forgotten while its objects are corrected.
-func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
+func (x *serviceStore) setTraits(s *Service, traits wire.ServiceTraits) {
 	before := s.traits
 	if s.traits = traits; before == traits {
 		return
@@ -104,13 +104,13 @@ func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
 				add(&x.f.step.Objects, o) // other endpoints may be suspected, even if the decision stays the same
 			}
 			if before.PublishesNotReady != traits.PublishesNotReady {
-				o.collection.correct(o)
+				o.store.correct(o)
 			}
 		}
 	}
 }
 
-func (x *serviceIndex) remove(name types.NamespacedName) {
+func (x *serviceStore) remove(name types.NamespacedName) {
 	s := x.byName[name]
 	if s == nil || s.Upstream == nil {
 		return
@@ -119,11 +119,11 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	s.Upstream = nil
 	delete(x.invalid, name)
 	add(&x.f.step.Plain, Key{served.Services, name})
-	x.govern(s, topology.Unsatisfiable())
-	x.forget(s)
+	x.setKeys(s, topology.Unsatisfiable())
+	x.dropIfUnused(s)
 }
 
-func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
+func (x *serviceStore) keysOf(o *wire.Object) topology.Keys {
 	name := o.Key()
 	delete(x.invalid, name)
 	annotations := o.Annotations()
@@ -136,7 +136,7 @@ func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	return keys
 }
 
-func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
+func (x *serviceStore) setKeys(s *Service, keys topology.Keys) {
 	if slices.Equal(s.Keys, keys) {
 		return
 	}
@@ -151,7 +151,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 			continue
 		}
 		if x.byKey[key] == nil && key != topology.Any {
-			x.f.nodes.use(key)
+			x.f.nodes.indexKey(key)
 		}
 		x.byKey.add(key, s)
 	}
@@ -160,19 +160,19 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 }
 
 // markForRecount recounts the endpoints of a Service, which may be nil, at the end of the step, if counts are needed.
-func (x *serviceIndex) markForRecount(s *Service) {
+func (x *serviceStore) markForRecount(s *Service) {
 	if s != nil && (s.needsCounts() || x.f.reader().AnySuspicions()) {
 		x.recountLater(s)
 	}
 }
 
-func (x *serviceIndex) recountLater(s *Service) {
+func (x *serviceStore) recountLater(s *Service) {
 	s.counted = false
 	add(&x.stale, s)
 }
 
 // recount recounts the stale Services. It is called at the end of a step.
-func (x *serviceIndex) recount() {
+func (x *serviceStore) recount() {
 	for s := range x.stale {
 		before := s.needsCounts()
 		if s.recount(x.f.reader()); before || s.needsCounts() {
@@ -182,8 +182,8 @@ func (x *serviceIndex) recount() {
 	x.stale = nil
 }
 
-// forget drops a Service that is not known and that no endpoints name.
-func (x *serviceIndex) forget(s *Service) {
+// dropIfUnused drops a Service that is not known and that no endpoints name.
+func (x *serviceStore) dropIfUnused(s *Service) {
 	if s.Upstream == nil && len(s.listed[0].objects) == 0 && len(s.listed[1].objects) == 0 {
 		delete(x.byName, s.Name)
 	}

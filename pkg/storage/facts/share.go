@@ -43,7 +43,7 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 // is forgotten. No later step of the same stream can repair that, because it is based on another state.
 func (f *Facts) ApplyShare(step ShareStep) error {
 	err := errLost
-	f.update(func() {
+	f.runStep(func() {
 		if !bytes.Equal(f.reader().ShareMark(), step.Base) {
 			return
 		}

@@ -76,7 +76,7 @@ func TestInternalIPs(t *testing.T) {
 		}},
 	})})
 	for range 2 {
-		f.Note(func(n *Notes) {
+		f.UpdateNotes(func(n *Notes) {
 			n.InternalIPs = map[string][]netip.Addr{
 				"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
 			}
@@ -87,7 +87,7 @@ func TestInternalIPs(t *testing.T) {
 	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1] true} {n1 [10.0.0.2] false} {n2 [] false}]" {
 		t.Errorf("got %s", got)
 	}
-	if got := f.reader().Noted(); got != 1 {
+	if got := f.reader().NoteChanges(); got != 1 {
 		t.Errorf("%d changes of the notes", got)
 	}
 	if got := f.ClusterUID(); got != "" {

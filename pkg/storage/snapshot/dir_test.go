@@ -30,13 +30,13 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	addresses := map[netip.Addr]string{
 		netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1",
 	}
-	before.Note(func(n *facts.Notes) { n.Addresses = addresses })
+	before.UpdateNotes(func(n *facts.Notes) { n.Addresses = addresses })
 	internal := map[string][]netip.Addr{
 		"node0": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, "node2": nil,
 	}
-	before.Note(func(n *facts.Notes) { n.InternalIPs = internal })
+	before.UpdateNotes(func(n *facts.Notes) { n.InternalIPs = internal })
 	partners := map[string]struct{}{"node2": {}}
-	before.Note(func(n *facts.Notes) { n.Partners = partners })
+	before.UpdateNotes(func(n *facts.Notes) { n.Partners = partners })
 	path := saved(t, before)
 
 	_, restored, minRevision := open(t, path)
@@ -444,7 +444,7 @@ func TestEveryState(t *testing.T) {
 		case 1:
 			s.EndpointSlices().Apply(slice(t, "s003", fmt.Sprintf("10.7.%d.9", i)))
 		case 2:
-			s.Note(func(n *facts.Notes) { n.Partners = map[string]struct{}{fmt.Sprint("node", i): {}} })
+			s.UpdateNotes(func(n *facts.Notes) { n.Partners = map[string]struct{}{fmt.Sprint("node", i): {}} })
 		default:
 			for n := range 20 {
 				s.Services().Apply(large(n, i))

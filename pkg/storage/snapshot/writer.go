@@ -24,8 +24,8 @@ const (
 
 // Source provides the state for snapshots. *view.View is one.
 type Source interface {
-	// Content returns a number that grows with every change that is worth a new snapshot.
-	Content() uint64
+	// StateVersion returns a number that grows with every change that is worth a new snapshot.
+	StateVersion() uint64
 	// State returns the state from which a node is served.
 	State(nodeName string, asOf time.Time) (*facts.State, error)
 }
@@ -44,7 +44,7 @@ type Writer struct {
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
 
-	// content is the Source's Content when the last snapshot was written.
+	// content is the Source's StateVersion when the last snapshot was written.
 	content uint64
 	// next is when to try again after an error.
 	next time.Time
@@ -88,7 +88,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 	select {
 	case <-w.Live:
-		if w.Source.Content() != w.content {
+		if w.Source.StateVersion() != w.content {
 			w.write(ctx)
 		}
 	default:
@@ -107,7 +107,7 @@ func (w *Writer) tick(ctx context.Context) {
 
 // write writes a snapshot if something has changed, or if the last one is too old.
 func (w *Writer) write(ctx context.Context) {
-	asOf, content := w.AsOf(), w.Source.Content()
+	asOf, content := w.AsOf(), w.Source.StateVersion()
 	if asOf.IsZero() {
 		// All data came from a cache, so it is not newer than the last snapshot.
 		asOf = w.Dir.asOf

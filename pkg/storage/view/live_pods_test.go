@@ -290,7 +290,7 @@ func TestHeldByOthers(t *testing.T) {
 	servers := wiretest.SliceOf("default/kubernetes", "kubernetes", "")
 	servers.Endpoints[0].Addresses = []string{"172.16.0.1"}
 	s.EndpointSlices().Apply(wiretest.Object(servers))
-	s.Note(func(n *facts.Notes) {
+	s.UpdateNotes(func(n *facts.Notes) {
 		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}}
 	})
 	s.SetDoubted(facts.Dead, nodeSet("dead"))

@@ -109,7 +109,7 @@ func (v reading) publish(
 		}
 		v.setStates(u, restored)
 	})
-	v.noteContent(all)
+	v.advanceStateVersion(all)
 }
 
 func (v reading) setStates(u *history.Update, restored *facts.State) {
@@ -218,9 +218,9 @@ func (v reading) revisionOf(s shown) uint64 {
 	return 0
 }
 
-// noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which arrives every
-// few minutes, is not.
-func (v reading) noteContent(all []shown) {
+// advanceStateVersion notes that a change is worth a new State on disk. An update of the own Node's status, which
+// arrives every few minutes, is not.
+func (v reading) advanceStateVersion(all []shown) {
 	for _, s := range all {
 		if s.Resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {
@@ -228,13 +228,13 @@ func (v reading) noteContent(all []shown) {
 			}
 			v.nodeMeta = s.version.Meta
 		}
-		v.content = v.history.Revision()
+		v.stateVersion = v.history.Revision()
 	}
 }
 
-// Content returns a number that grows with every change that is worth a new State on disk.
-func (v *View) Content() uint64 {
-	var content uint64
-	v.source.Read(func(in facts.Reader) { content = v.content + in.Noted() })
-	return content
+// StateVersion returns a number that grows with every change that is worth a new State on disk.
+func (v *View) StateVersion() uint64 {
+	var version uint64
+	v.source.Read(func(in facts.Reader) { version = v.stateVersion + in.NoteChanges() })
+	return version
 }

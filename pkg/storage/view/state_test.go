@@ -648,7 +648,7 @@ func TestStateIsTheShare(t *testing.T) {
 		}
 	}
 	expect("without addresses of the site", "node-a1", "node-a2", "node-b1")
-	s.Note(func(n *facts.Notes) {
+	s.UpdateNotes(func(n *facts.Notes) {
 		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.0.2.2")}}
 	})
 	expect("with addresses of the site", "node-a1", "node-a2", "node-a3", "node-b1")
@@ -661,9 +661,9 @@ func TestContent(t *testing.T) {
 	node := wiretest.NodeOf("node-a1", "a")
 	changes := func(what string, want bool, change func()) {
 		t.Helper()
-		before := s.View.Content()
+		before := s.View.StateVersion()
 		change()
-		if now := s.View.Content(); now < before || now > before != want {
+		if now := s.View.StateVersion(); now < before || now > before != want {
 			t.Errorf("%s: the content went from %d to %d; a new State is due: %t", what, before, now, want)
 		}
 	}
@@ -677,7 +677,7 @@ func TestContent(t *testing.T) {
 	changes("another report", false, func() { report("fourth") })
 	changes("a Service", true, func() { s.Services().Apply(wiretest.Service("new", "")) })
 	changes("an address of the site", true, func() {
-		s.Note(func(n *facts.Notes) {
+		s.UpdateNotes(func(n *facts.Notes) {
 			n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.0.2.2")}}
 		})
 	})

@@ -46,9 +46,9 @@ type View struct {
 	counts  map[*facts.Object]EndpointCount
 	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	former map[facts.Key]facts.Shown
-	// content is the revision of the newest event that is worth a new State on disk.
-	content  uint64
-	nodeMeta []byte
+	// stateVersion is the revision of the newest event that is worth a new State on disk.
+	stateVersion uint64
+	nodeMeta     []byte
 }
 
 // reading is a View with a Reader, while the facts do not change.

@@ -15,83 +15,84 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// representation writes the objects of one resource in the format of one request.
-type representation struct {
+// encoder encodes the objects of one resource in the format of one request.
+type encoder struct {
 	format
 
 	resource *served.Resource
 }
 
-func represent(r *http.Request, resource *served.Resource, reads answerKind) (*representation, error) {
+// negotiateEncoder makes the encoder for the format that a request accepts. The error is that of negotiate.
+func negotiateEncoder(r *http.Request, resource *served.Resource, reads answerKind) (*encoder, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
-	return &representation{format: f, resource: resource}, err
+	return &encoder{format: f, resource: resource}, err
 }
 
-func (r *representation) objectType() wire.TypeMeta {
-	if r.metadata != "" {
-		return wire.TypeMeta{APIVersion: r.metadata, Kind: kindMetadata}
+func (e *encoder) objectType() wire.TypeMeta {
+	if e.metadata != "" {
+		return wire.TypeMeta{APIVersion: e.metadata, Kind: kindMetadata}
 	}
-	return r.resource.Type()
+	return e.resource.Type()
 }
 
-func (r *representation) listType() wire.TypeMeta {
-	t := r.objectType()
+func (e *encoder) listType() wire.TypeMeta {
+	t := e.objectType()
 	t.Kind += "List"
 	return t
 }
 
 // body returns the part of an object's body that is written, which is empty if only metadata is shown.
-func (r *representation) body(o *history.Object) []byte {
-	if r.metadata != "" {
+func (e *encoder) body(o *history.Object) []byte {
+	if e.metadata != "" {
 		return nil
 	}
 	return o.Body
 }
 
 // protobufSize returns the length of what appendProtobuf appends.
-func (r *representation) protobufSize(o *history.Object) int {
-	return wire.Size(o.Meta, r.body(o), o.Revision)
+func (e *encoder) protobufSize(o *history.Object) int {
+	return wire.Size(o.Meta, e.body(o), o.Revision)
 }
 
 // appendProtobuf appends an object's message, without envelope.
-func (r *representation) appendProtobuf(dst []byte, o *history.Object) []byte {
-	return wire.AppendObject(dst, o.Meta, r.body(o), o.Revision)
+func (e *encoder) appendProtobuf(dst []byte, o *history.Object) []byte {
+	return wire.AppendObject(dst, o.Meta, e.body(o), o.Revision)
 }
 
-func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
-	if r.metadata == "" {
+func (e *encoder) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
+	if e.metadata == "" {
 		encoded, err := o.JSON()
 		if err != nil {
 			return nil, err
 		}
-		t := r.objectType()
+		t := e.objectType()
 		dst = fmt.Appendf(dst, `{"kind":%q,"apiVersion":%q,`, t.Kind, t.APIVersion)
 		return append(dst, encoded[1:]...), nil
 	}
 	partial := &metav1.PartialObjectMetadata{}
 	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
-		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", r.resource.Kind, o.Key(), err)
+		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", e.resource.Kind, o.Key(), err)
 	}
-	setKind(partial, r.objectType())
+	setKind(partial, e.objectType())
 	encoded, err := json.Marshal(partial)
 	return append(dst, encoded...), err
 }
 
 // appendItem appends an object as an item of a list. Whole objects in a list do not have a kind.
-func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, error) {
-	if r.metadata != "" {
-		return r.appendJSON(dst, o)
+func (e *encoder) appendItem(dst []byte, o *history.Object) ([]byte, error) {
+	if e.metadata != "" {
+		return e.appendJSON(dst, o)
 	}
 	item, err := o.JSON()
 	return append(dst, item...), err
 }
 
-func (r *representation) appendEvent(dst []byte, eventType watch.EventType, o *history.Object) ([]byte, error) {
-	if r.encoding == encodingProtobuf {
-		dst = wire.AppendWatchFrame(dst, string(eventType), r.objectType(), r.protobufSize(o))
-		return r.appendProtobuf(dst, o), nil
+func (e *encoder) appendEvent(dst []byte, eventType watch.EventType, o *history.Object) ([]byte, error) {
+	if e.encoding == encodingProtobuf {
+		dst = wire.AppendWatchFrame(dst, string(eventType), e.objectType(), e.protobufSize(o))
+		return e.appendProtobuf(dst, o), nil
 	}
-	dst, err := r.appendJSON(fmt.Appendf(dst, `{"type":%q,"object":`, eventType), o)
+	dst, err := e.appendJSON(fmt.Appendf(dst, `{"type":%q,"object":`, eventType), o)
 	return append(dst, "}\n"...), err
 }
 
@@ -100,12 +101,12 @@ var initialEventsEnd = map[string]string{metav1.InitialEventsAnnotationKey: "tru
 
 // appendBookmark appends a bookmark. Its object has only this metadata; reflectors expect it to have the kind that they
 // watch.
-func (r *representation) appendBookmark(dst []byte, revision uint64, annotations map[string]string) ([]byte, error) {
+func (e *encoder) appendBookmark(dst []byte, revision uint64, annotations map[string]string) ([]byte, error) {
 	var typed served.Typed
-	if r.metadata != "" {
+	if e.metadata != "" {
 		typed = &metav1.PartialObjectMetadata{}
 	} else {
-		typed = r.resource.New()
+		typed = e.resource.New()
 	}
 	accessor, ok := typed.(metav1.Object)
 	if !ok {
@@ -113,11 +114,11 @@ func (r *representation) appendBookmark(dst []byte, revision uint64, annotations
 	}
 	accessor.SetResourceVersion(strconv.FormatUint(revision, 10))
 	accessor.SetAnnotations(annotations)
-	return r.encoding.appendTyped(dst, watch.Bookmark, r.objectType(), typed)
+	return e.encoding.appendTypedEvent(dst, watch.Bookmark, e.objectType(), typed)
 }
 
-// appendTyped appends an event of an object that is decoded.
-func (e encoding) appendTyped(
+// appendTypedEvent appends an event of an object that is decoded.
+func (e encoding) appendTypedEvent(
 	dst []byte, eventType watch.EventType, t wire.TypeMeta, typed served.Typed,
 ) ([]byte, error) {
 	if e == encodingProtobuf {
@@ -144,12 +145,12 @@ func setKind(typed served.Typed, t wire.TypeMeta) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 }
 
-func encodeObject(o *history.Object, as *representation) ([]byte, error) {
-	if as.encoding == encodingProtobuf {
-		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
-		return as.appendProtobuf(body, o), nil
+func encodeObject(o *history.Object, enc *encoder) ([]byte, error) {
+	if enc.encoding == encodingProtobuf {
+		body := wire.AppendEnvelope(nil, enc.objectType(), enc.protobufSize(o))
+		return enc.appendProtobuf(body, o), nil
 	}
-	body, err := as.appendJSON(nil, o)
+	body, err := enc.appendJSON(nil, o)
 	if err != nil {
 		return nil, err
 	}

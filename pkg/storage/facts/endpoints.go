@@ -22,7 +22,7 @@ type Object struct {
 	// Lost is the number of endpoints that Body lacks, because their pods are gone.
 	Lost int
 
-	collection *collection
+	store *endpointStore
 	// corrected is described at Body.
 	corrected []byte
 	// ports is the list with which the endpoints were counted; the zero value if they never were.
@@ -30,10 +30,10 @@ type Object struct {
 }
 
 // Resource returns the object's resource: served.EndpointSlices or served.Endpoints.
-func (o *Object) Resource() *served.Resource { return o.collection.resource }
+func (o *Object) Resource() *served.Resource { return o.store.resource }
 
 // Codec returns the codec for the object's body.
-func (o *Object) Codec() *wire.Codec { return o.collection.codec }
+func (o *Object) Codec() *wire.Codec { return o.store.codec }
 
 // Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return o.Upstream.Key() }
@@ -48,12 +48,12 @@ func (o *Object) scan(body []byte, visit func(wire.Endpoint)) {
 // Unreadable logs that a body of the object can no longer be read, although it could when it was applied. Its unread
 // endpoints are not shown.
 func (o *Object) Unreadable(err error) {
-	o.collection.f.options.Logger.Error(err, "An object that was applied cannot be read any more",
+	o.store.f.options.Logger.Error(err, "An object that was applied cannot be read any more",
 		"resource", o.Resource().Resource, "namespace", o.Upstream.Namespace, "name", o.Upstream.Name)
 }
 
-// collection has all objects of one resource that lists endpoints.
-type collection struct {
+// endpointStore has all objects of one resource that lists endpoints.
+type endpointStore struct {
 	completion
 
 	f        *Facts
@@ -62,16 +62,16 @@ type collection struct {
 	objects  map[types.NamespacedName]*Object
 }
 
-func (c *collection) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
+func (c *endpointStore) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
 
-func (c *collection) upstream(name types.NamespacedName) *wire.Object {
+func (c *endpointStore) upstream(name types.NamespacedName) *wire.Object {
 	if o := c.objects[name]; o != nil {
 		return o.Upstream
 	}
 	return nil
 }
 
-func (c *collection) apply(upstream *wire.Object) {
+func (c *endpointStore) apply(upstream *wire.Object) {
 	name := upstream.Key()
 	nodes, err := c.nodesIn(upstream.Body)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *collection) apply(upstream *wire.Object) {
 	o := c.objects[name]
 	switch {
 	case o == nil:
-		o = &Object{Upstream: upstream, collection: c}
+		o = &Object{Upstream: upstream, store: c}
 		c.objects[name] = o
 		c.enterNodes(o, nodes)
 	case o.Upstream.Equal(upstream):
@@ -104,7 +104,7 @@ func (c *collection) apply(upstream *wire.Object) {
 	c.correct(o)
 }
 
-func (c *collection) remove(name types.NamespacedName) {
+func (c *endpointStore) remove(name types.NamespacedName) {
 	o := c.objects[name]
 	if o == nil {
 		return
@@ -118,7 +118,7 @@ func (c *collection) remove(name types.NamespacedName) {
 }
 
 // nodesIn returns the names of the nodes of all endpoints in a body, in their order. They share memory with it.
-func (c *collection) nodesIn(body []byte) ([][]byte, error) {
+func (c *endpointStore) nodesIn(body []byte) ([][]byte, error) {
 	var names [][]byte
 	err := c.codec.Scan(body, func(e wire.Endpoint) {
 		if len(e.NodeName) > 0 {
@@ -156,11 +156,11 @@ func missing(names, others [][]byte) [][]byte {
 }
 
 // enterNodes adds an object to nodes that do not have it yet. A name may occur more than once.
-func (c *collection) enterNodes(o *Object, names [][]byte) {
+func (c *endpointStore) enterNodes(o *Object, names [][]byte) {
 	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
-			n = c.f.nodes.get(string(name))
+			n = c.f.nodes.getOrAdd(string(name))
 		}
 		// Objects are added one at a time, so if this one was added already, it is the last.
 		if last := len(n.Objects) - 1; last < 0 || n.Objects[last] != o {
@@ -170,7 +170,7 @@ func (c *collection) enterNodes(o *Object, names [][]byte) {
 }
 
 // leaveNodes undoes enterNodes.
-func (c *collection) leaveNodes(o *Object, names [][]byte) {
+func (c *endpointStore) leaveNodes(o *Object, names [][]byte) {
 	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
@@ -181,12 +181,12 @@ func (c *collection) leaveNodes(o *Object, names [][]byte) {
 			n.Objects[i] = n.Objects[last]
 			n.Objects[last] = nil
 			n.Objects = n.Objects[:last]
-			c.f.nodes.forget(n)
+			c.f.nodes.dropIfUnused(n)
 		}
 	}
 }
 
-func (c *collection) joinService(o *Object) {
+func (c *endpointStore) joinService(o *Object) {
 	name := o.Upstream.Name // Endpoints have the name of their Service
 	if c.resource == served.EndpointSlices {
 		name = o.Upstream.Labels[discoveryv1.LabelServiceName]
@@ -194,14 +194,14 @@ func (c *collection) joinService(o *Object) {
 	if name == "" {
 		return
 	}
-	o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
+	o.Service = c.f.services.getOrAdd(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	c.f.services.count(o.Service, o, 1)
 }
 
 // leaveService undoes joinService.
-func (c *collection) leaveService(o *Object) {
+func (c *endpointStore) leaveService(o *Object) {
 	s := o.Service
 	if s == nil {
 		return
@@ -210,15 +210,15 @@ func (c *collection) leaveService(o *Object) {
 	listed := &s.listed[listIndex(c.resource)]
 	listed.objects = slices.DeleteFunc(listed.objects, func(m *Object) bool { return m == o })
 	o.Service = nil
-	c.f.services.forget(s)
+	c.f.services.dropIfUnused(s)
 }
 
 // Object returns the object with that name; nil if it is not known.
 func (in Reader) Object(r *served.Resource, name types.NamespacedName) *Object {
-	return in.collection(r).objects[name]
+	return in.endpointStore(r).objects[name]
 }
 
-func (in Reader) collection(r *served.Resource) *collection {
+func (in Reader) endpointStore(r *served.Resource) *endpointStore {
 	if r == served.Endpoints {
 		return &in.f.legacy
 	}
@@ -227,7 +227,7 @@ func (in Reader) collection(r *served.Resource) *collection {
 
 // Objects calls visit for every object of EndpointSlices or Endpoints.
 func (in Reader) Objects(r *served.Resource, visit func(*Object)) {
-	for _, o := range in.collection(r).objects {
+	for _, o := range in.endpointStore(r).objects {
 		visit(o)
 	}
 }

@@ -659,6 +659,17 @@ func TestFileIsGone(t *testing.T) {
 	}
 }
 
+// TestDirectoryIsGone: a store whose directory somebody has removed writes the whole state, also if nothing changes.
+func TestDirectoryIsGone(t *testing.T) {
+	k, _ := keep(t, filepath.Join(t.TempDir(), "store"), nil)
+	k.put("a", []byte("1"))
+	k.must(os.RemoveAll(k.dir))
+	k.must(k.Commit(nil))
+	if problems := k.reopen(); len(k.state) != 1 || len(problems) > 0 {
+		t.Errorf("%q, %v", k.state, problems)
+	}
+}
+
 // sticky is a disk that does not let files go.
 type sticky struct {
 	*model

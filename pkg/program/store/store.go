@@ -68,6 +68,8 @@ type Store struct {
 	lock  lock
 	// blocked is why nothing will ever be written; nil otherwise.
 	blocked error
+	// moved is set while the directory is another one than before, and does not have the state.
+	moved bool
 
 	// newest and older are the files to which changes are appended. newest is nil if no file exists, or after it has
 	// failed.
@@ -288,9 +290,10 @@ func (s *Store) abandon(g *generation) {
 
 // Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
 // they are not, and must be committed again. Without changes the error is why nothing could be written. Lasting keys
-// are committed without others: they go to both generations, and may use the reserved space.
+// are committed without others: they go to both generations, and may use the reserved space. If somebody has removed
+// the directory, or has mounted another one there, Commit writes the whole state also without changes.
 func (s *Store) Commit(changes map[string][]byte) error {
-	if err := s.ensureLock(); err != nil || len(changes) == 0 {
+	if err := s.ensureLock(); err != nil || len(changes) == 0 && !s.moved {
 		return err
 	}
 	s.number++
@@ -334,7 +337,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 func (s *Store) ensureLock() (err error) {
 	if s.lock != nil && !s.lock.IsThere() {
 		_ = s.lock.Close() // what counts was synced
-		s.lock, s.newest, s.older, s.highest = nil, nil, nil, 0
+		s.lock, s.newest, s.older, s.highest, s.moved = nil, nil, nil, 0, true
 	}
 	if s.blocked == nil && s.lock == nil {
 		s.lock, err = s.disk.Lock()
@@ -471,7 +474,7 @@ func (s *Store) writeState(by charge) error {
 	if s.newest != nil {
 		s.older = s.newest
 	}
-	s.newest = g
+	s.newest, s.moved = g, false
 	if s.options.StateSaved != nil {
 		s.options.StateSaved()
 	}

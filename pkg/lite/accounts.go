@@ -135,10 +135,18 @@ func (s *Server) noteRead(answer *http.Response) {
 		s.store.keysAt = time.Time{} // they are fetched again
 		s.store.mu.Unlock()
 	}
-	if in, ok := s.store.scopeOf(answer.Request, said.account()); ok {
-		s.store.noteScope(in, readUntil(answer.Request))
+	asked, ok := answer.Request.Context().Value(askedKey{}).(*http.Request)
+	if !ok {
+		return
+	}
+	if in, ok := s.store.scopeOf(asked, said.account()); ok {
+		s.store.noteScope(in, readUntil(asked))
 	}
 }
+
+// askedKey is the key of the context's value that has the caller's request: the one that is passed on has the path that
+// kube-apiserver is behind.
+type askedKey struct{}
 
 // readUntil returns when a read that begins now ends.
 func readUntil(r *http.Request) time.Time {

@@ -230,7 +230,7 @@ func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
 		s.answerAway(w, r, account, err, back)
 		return
 	}
-	s.asCaller.ServeHTTP(w, r)
+	s.asCaller.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, r)))
 }
 
 // Run serves until ctx is done, or fails.

@@ -82,6 +82,11 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
 		return unknownAnswer(r)
 	}
+	if in == podsOf(s.store.node) {
+		s.store.mu.Lock()
+		s.store.leavesOut = true
+		s.store.mu.Unlock()
+	}
 	initial, bookmark := serve.IsTrue(query, "sendInitialEvents"), uint64(0)
 	switch {
 	case !isWatch(r):

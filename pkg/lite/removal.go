@@ -119,6 +119,27 @@ func (s *Store) forgetRemovals() {
 	}
 }
 
+// mustListAgain reports whether the kubelet, which is about to continue a watch of its pods, may not know one that is
+// still being deleted for kube-apiserver, because the answers from the Store leave it out. kube-apiserver would send
+// only later changes, and a kubelet that has restarted would never repeat the DELETE.
+func (s *Store) mustListAgain(r *http.Request) bool {
+	info, query := serve.ParseRequest(r), r.URL.Query()
+	if info.Group != "" || info.Resource != "pods" || info.Name != "" || !isWatch(r) ||
+		serve.IsTrue(query, "sendInitialEvents") || strings.Trim(query.Get("resourceVersion"), "0") == "" {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	leavesOut := s.leavesOut
+	s.leavesOut = false
+	for _, o := range s.set(podsOf(s.node)).objects {
+		if leavesOut && s.removals[types.UID(o.UID)].outcome == intended {
+			return true
+		}
+	}
+	return false
+}
+
 // removing is the context value of a DELETE that may remove a pod.
 type removing struct {
 	name string

@@ -206,6 +206,10 @@ func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 		s.answerAway(w, noted, "", nil, back)
 		return
 	}
+	if s.store.mustListAgain(noted) {
+		serve.WriteError(w, r, apierrors.NewResourceExpired("a pod was left out of the last answers: list again"))
+		return
+	}
 	s.asKubelet.ServeHTTP(w, noted)
 }
 

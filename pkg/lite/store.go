@@ -39,6 +39,8 @@ type Store struct {
 	tokens map[tokenRequest]token
 	// removals has the pods that the kubelet has asked to remove, by their UIDs.
 	removals map[types.UID]removal
+	// leavesOut is set while the kubelet may have pods from an answer of this Store, or of an earlier process.
+	leavesOut bool
 	// heavy has the candidates that were too large.
 	heavy map[any]leftOut
 	// values has all that the disk must have, by its key, but for the objects of sets.
@@ -120,7 +122,8 @@ func newStore(node string) *Store {
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, removals: map[types.UID]removal{},
 		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{}, heardPrecision: keepHeard,
-		needed: make(chan struct{}, 1),
+		leavesOut: true,
+		needed:    make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k

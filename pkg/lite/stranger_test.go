@@ -152,7 +152,8 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	for range requests {
 		held.Go(func() {
-			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+f.config.Address+"/api/v1/namespaces", nil)
+			url := "https://" + f.config.Address + "/api/v1/namespaces"
+			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 			r.Header.Set("Authorization", "Bearer "+token)
 			response, err := client.Do(r)
 			if err != nil {

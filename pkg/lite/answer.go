@@ -60,8 +60,17 @@ func (s *Server) answerKept(w http.ResponseWriter, r *http.Request, account stri
 	}
 	object := s.store.getObject(info, account)
 	if object == nil {
+		_, _, known := s.store.readScope(named(k, info.Namespace, info.Name))
+		if known && namedByPods[k] { // kube-apiserver has said that it does not exist, and some pods start without it
+			return apierrors.NewNotFound(k.GroupResource(), info.Name)
+		}
 		return unknownAnswer(r)
 	}
+	release, err := s.admit(account, object)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return serve.WriteObject(w, r, k.resource, object)
 }
 
@@ -87,6 +96,11 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 		s.store.leavesOut = true
 		s.store.mu.Unlock()
 	}
+	release, err := s.admit(in.kind.account, objects...)
+	if err != nil {
+		return err
+	}
+	defer release()
 	initial, bookmark := serve.IsTrue(query, "sendInitialEvents"), uint64(0)
 	switch {
 	case !isWatch(r):
@@ -103,6 +117,7 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	if err := serve.BeginWatch(w, r, in.kind.resource, objects, bookmark); err != nil {
 		return err
 	}
+	release()
 	ended, cancel := context.WithTimeout(r.Context(), timeoutOf(r, 24*time.Hour))
 	defer cancel()
 	select {
@@ -111,6 +126,22 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	case <-s.stopping.Done():
 	}
 	return nil
+}
+
+// admit takes what an answer to an account takes in memory, until it is written: who reads nothing of it holds it up.
+func (s *Server) admit(account string, objects ...*wire.Object) (release func(), err error) {
+	if account == "" { // the kubelet always gets an answer
+		return func() {}, nil
+	}
+	bytes := 0
+	for _, o := range objects {
+		bytes += sizeOf(o)
+	}
+	release, ok := s.answerBytes.AcquireN(account, bytes)
+	if !ok {
+		return nil, apierrors.NewTooManyRequests("other answers to this account are not read yet", 1)
+	}
+	return release, nil
 }
 
 func isWatch(r *http.Request) bool {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // ExplainPath is the path at which the node's own kubelet, or root with its certificate, gets an Explanation as JSON.
@@ -97,7 +98,8 @@ func (s *start) explain() {
 	if s.store.isUnsaved(objectKey(podsOf(s.store.node), name)) {
 		s.add(unsaved, "the pod")
 	}
-	for id, required := range s.store.needsOf(s.pod) {
+	needed, keys := s.store.needsOf(s.pod)
+	for id, required := range needed {
 		if request, ok := id.(tokenRequest); ok {
 			s.token(request)
 			continue
@@ -112,6 +114,8 @@ func (s *start) explain() {
 			s.add("%s does not exist", what)
 		case s.store.isUnsaved(in.key(keySet), objectKey(in, name)):
 			s.add(unsaved, what)
+		case len(objects) > 0:
+			s.keys(in, objects[0], keys[in])
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(s.pod.Spec.RuntimeClassName, "")}
@@ -127,6 +131,34 @@ func (s *start) explain() {
 	s.projections()
 	s.elsewhere()
 	s.devices()
+}
+
+// keys adds the keys that containers or volumes name, and that a ConfigMap or Secret does not have. A pod that runs
+// does not notice that one is removed (makeEnvironmentVariables of pkg/kubelet, MakePayload of pkg/volume/configmap and
+// secret).
+func (s *start) keys(in scope, of *wire.Object, keys []string) {
+	var config corev1.ConfigMap
+	var secret corev1.Secret
+	var err error
+	switch {
+	case len(keys) == 0:
+		return
+	case in.kind == secrets:
+		err = secret.Unmarshal(encoded(of))
+	default:
+		err = config.Unmarshal(encoded(of))
+	}
+	if err != nil {
+		s.add("%s %s cannot be read: %s", in.kind.Kind, of.Name, err)
+		return
+	}
+	for _, key := range keys {
+		_, text := config.Data[key]
+		_, bytes := config.BinaryData[key]
+		if _, ok := secret.Data[key]; !text && !bytes && !ok {
+			s.add("%s %s has no key %s", in.kind.Kind, of.Name, key)
+		}
+	}
 }
 
 // token adds why the pod would not get a token.

@@ -142,8 +142,8 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		t.Fatal(pods, err)
 	}
 	for _, pod := range pods {
-		if count := len(s.needsOf(pod)); count > podsBytes/namedBytes+1 {
-			t.Errorf("of pod %s %d needs are listed, which are left out", pod.Name, count)
+		if needed, _ := s.needsOf(pod); len(needed) > podsBytes/namedBytes+1 {
+			t.Errorf("of pod %s %d needs are listed, which are left out", pod.Name, len(needed))
 		}
 	}
 	if f.update(ctx); len(f.sources) != followed {

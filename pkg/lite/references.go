@@ -41,15 +41,15 @@ const (
 // them.
 type needs map[any]bool
 
-// needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name. A pod
-// that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are
-// returned.
-func (s *Store) needsOf(pod *corev1.Pod) needs {
-	of := needs{}
+// needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name, and of
+// its ConfigMaps and Secrets the keys without which it does not start. A pod that has ended has none, because it does
+// not start again. Of needs that take more than podsBytes not all are returned.
+func (s *Store) needsOf(pod *corev1.Pod) (of needs, keys map[scope][]string) {
+	of, keys = needs{}, map[scope][]string{}
 	if !hasEnded(pod) {
-		referrer{of, s, pod}.add()
+		referrer{of, keys, s, pod}.add()
 	}
-	return of
+	return of, keys
 }
 
 // candidate is what is kept as a whole or not at all: what a pod names, or a scope that an account reads.
@@ -74,7 +74,8 @@ type leftOut struct {
 func (s *Store) ofPods(pods []*corev1.Pod) (all []candidate) {
 	left := new(podsBytes)
 	for _, pod := range pods {
-		all = append(all, candidate{s.needsOf(pod), pod.UID, []*int{left}})
+		of, _ := s.needsOf(pod)
+		all = append(all, candidate{of, pod.UID, []*int{left}})
 	}
 	return all
 }
@@ -147,6 +148,7 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 type referrer struct {
 	needs
 
+	keys  map[scope][]string
 	store *Store
 	pod   *corev1.Pod
 }
@@ -169,8 +171,8 @@ func (r referrer) add() {
 			from := ptr.Deref(variable.ValueFrom, corev1.EnvVarSource{})
 			secret := ptr.Deref(from.SecretKeyRef, corev1.SecretKeySelector{})
 			config := ptr.Deref(from.ConfigMapKeyRef, corev1.ConfigMapKeySelector{})
-			r.optional(secrets, secret.Name, secret.Optional)
-			r.optional(configMaps, config.Name, config.Optional)
+			r.optional(secrets, secret.Name, secret.Optional, secret.Key)
+			r.optional(configMaps, config.Name, config.Optional, config.Key)
 		}
 	}
 	for _, claim := range r.pod.Spec.ResourceClaims {
@@ -185,11 +187,24 @@ func (r referrer) add() {
 
 func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
 
-// optional adds an object, unless the name is empty. If optional is true, the pod starts without it.
-func (r referrer) optional(k *kind, name string, optional *bool) {
-	if name != "" {
-		r.need(named(k, r.pod.Namespace, name), !ptr.Deref(optional, false))
+// optional adds an object and the keys that it must have, unless the name is empty. If optional is true, the pod starts
+// without them.
+func (r referrer) optional(k *kind, name string, optional *bool, keys ...string) {
+	if name == "" {
+		return
 	}
+	in, required := named(k, r.pod.Namespace, name), !ptr.Deref(optional, false)
+	if r.need(in, required); required && len(keys) > 0 {
+		r.keys[in] = append(r.keys[in], keys...)
+	}
+}
+
+// keysOf returns the keys that a volume selects.
+func keysOf(items []corev1.KeyToPath) (keys []string) {
+	for _, item := range items {
+		keys = append(keys, item.Key)
+	}
+	return keys
 }
 
 // need adds a need, unless the needs are left out in any case.
@@ -210,15 +225,15 @@ func (r referrer) volume(v *corev1.Volume) {
 	}
 	switch {
 	case v.Secret != nil:
-		r.optional(secrets, v.Secret.SecretName, v.Secret.Optional)
+		r.optional(secrets, v.Secret.SecretName, v.Secret.Optional, keysOf(v.Secret.Items)...)
 	case v.ConfigMap != nil:
-		r.optional(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional)
+		r.optional(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional, keysOf(v.ConfigMap.Items)...)
 	case v.Projected != nil:
 		for _, from := range v.Projected.Sources {
 			secret := ptr.Deref(from.Secret, corev1.SecretProjection{})
 			config := ptr.Deref(from.ConfigMap, corev1.ConfigMapProjection{})
-			r.optional(secrets, secret.Name, secret.Optional)
-			r.optional(configMaps, config.Name, config.Optional)
+			r.optional(secrets, secret.Name, secret.Optional, keysOf(secret.Items)...)
+			r.optional(configMaps, config.Name, config.Optional, keysOf(config.Items)...)
 			if token := from.ServiceAccountToken; token != nil {
 				r.token(token.Audience, token.ExpirationSeconds)
 			}

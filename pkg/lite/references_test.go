@@ -28,7 +28,7 @@ func TestEveryReferenceIsFollowed(t *testing.T) {
 		}
 		found++
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod"}, Spec: *set("wanted")}
-		needed := newStore("node0").needsOf(pod)
+		needed, _ := newStore("node0").needsOf(pod)
 		for _, k := range []*kind{secrets, configMaps, claims} {
 			if _, ok := needed[named(k, "shop", "wanted")]; ok {
 				return
@@ -119,7 +119,7 @@ func TestEndedPodsNeedNothing(t *testing.T) {
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}},
 	}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: projected}}}
-	needed := newStore("node0").needsOf(pod)
+	needed, _ := newStore("node0").needsOf(pod)
 	for _, want := range []tokenRequest{
 		{"shop", "till", "pod", "1", "", 3607}, {"shop", "till", "pod", "1", "vault", 3600},
 	} {
@@ -129,7 +129,7 @@ func TestEndedPodsNeedNothing(t *testing.T) {
 	}
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		pod.Status.Phase = phase
-		needed := newStore("node0").needsOf(pod)
+		needed, _ := newStore("node0").needsOf(pod)
 		if len(needed) > 0 {
 			t.Errorf("%s: %v", phase, needed)
 		}

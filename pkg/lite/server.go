@@ -55,6 +55,9 @@ const (
 	// maxRequests is how many requests of clients other than the kubelet may run at once, most of them watches, and how
 	// many connections they may have at the further address.
 	maxRequests = 1000
+	// answersBytes is how many bytes of objects may be in answers to accounts that are not written yet. They are in
+	// memory about three times.
+	answersBytes = 16 << 20
 	// recordsDir is in the kubelet's own directory (its --root-dir).
 	recordsDir = "/var/lib/kubelet/image_manager/pulled"
 	// healthConnections is how many connections the health address accepts.
@@ -78,6 +81,8 @@ type Server struct {
 	// callers and tokens limit the requests of clients other than the kubelet: by the user or address that a request
 	// comes from, who may make up any number of tokens, and by the token, as one user may run several accounts.
 	callers, tokens *quota.Quota
+	// answerBytes limits the bytes of the answers to accounts that are not written yet.
+	answerBytes *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	// stop ends the context stopping when the process is about to end.
@@ -111,7 +116,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, link: connection.Link(),
-		callers: quota.New(maxRequests), tokens: quota.New(maxRequests),
+		callers: quota.New(maxRequests), tokens: quota.New(maxRequests), answerBytes: quota.New(answersBytes),
 		store: newStore(nodeOf(certificate.Subject))}
 	s.link.Require("/api/v1/nodes/" + s.store.node)
 	s.store.allow(config.Accounts)

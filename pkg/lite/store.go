@@ -52,6 +52,8 @@ type Store struct {
 	// a bookmark at least about every minute. heardHere is when heard was received or read, by the monotonic clock of
 	// this process, which changes of the wall clock do not affect.
 	heard, heardHere time.Time
+	// certified is when the validity of the kubelet's certificate begins.
+	certified time.Time
 	// heardPrecision is how much older than heard the value on the disk may be.
 	heardPrecision time.Duration
 	// keys are the cluster's keys for tokens, and keysAt is when they were received.
@@ -527,7 +529,7 @@ func (s *Store) wholeState() iter.Seq2[string, []byte] {
 
 // now returns the time of the clock, or a lower bound of the time if the clock is behind that, for example after a loss
 // of power without a battery. The bounds are the last contact with kube-apiserver, and the times at which it issued the
-// tokens, each plus the time that has passed in this process since.
+// tokens, each plus the time that has passed in this process since; and the beginning of the kubelet's certificate.
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -538,6 +540,7 @@ func (s *Store) now() time.Time {
 		}
 	}
 	atLeast(s.heard.Add(time.Since(s.heardHere)))
+	atLeast(s.certified)
 	for _, kept := range s.tokens {
 		if atLeast(kept.Issued); !kept.fetched.IsZero() {
 			atLeast(kept.Issued.Add(time.Since(kept.fetched)))

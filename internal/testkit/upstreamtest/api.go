@@ -245,13 +245,20 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !strings.HasSuffix(r.URL.Path, "/selfsubjectreviews") { // a probe of the Link
+	probes := strings.HasSuffix(r.URL.Path, "/selfsubjectreviews") // a probe of the Link
+	if !probes {
 		a.requests = append(a.requests, Request{
 			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(),
 			Header: r.Header.Clone(), Body: string(body),
 		})
 	}
-	if a.behaviour.Failing != 0 {
+	switch {
+	case a.behaviour.Failing == 0:
+	case probes: // it is answered as an API server does, and not by something in its place
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(a.behaviour.Failing)
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status"}`))
+	default:
 		http.Error(w, "the upstream fails", a.behaviour.Failing)
 	}
 	return a.behaviour, a.behaviour.Failing != 0

@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,9 @@ const (
 // A probe fails if it takes twice as long as the last one that was answered. It still goes on, and its answer counts
 // when it comes: on a slow link the API server is there for whoever waits as long.
 //
-// A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer counts, except
-// those with a status of 500 and above, which a gateway may send in place of the API server, and the API server in
-// place of etcd.
+// A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer of an API
+// server counts, except those with a status of 500 and above, which it sends in place of etcd. Pages, redirects and
+// other answers that only a gateway sends do not count.
 type Link struct {
 	probe func(ctx context.Context) error
 	// required is the path of Require; nil for none.
@@ -116,12 +117,20 @@ func sendProbe(ctx context.Context, through http.RoundTripper, method, address s
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
-	_ = response.Body.Close()                                        // only read
-	if response.StatusCode >= http.StatusInternalServerError {
-		return fmt.Errorf("the answer is %s", response.Status)
+	answer, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
+	_ = response.Body.Close()                                     // only read
+	if !isAPIAnswer(response.StatusCode, answer) {
+		return fmt.Errorf("the answer is %s, and not an API server's", response.Status)
 	}
 	return nil
+}
+
+// isAPIAnswer reports whether an API server that works sent an answer: an object in JSON, or one of the texts of its
+// limits and of its mux, which says that it has no reviews.
+func isAPIAnswer(code int, answer []byte) bool {
+	return code < http.StatusInternalServerError && (code == http.StatusTooManyRequests ||
+		bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")) ||
+		code == http.StatusNotFound && string(answer) == "404 page not found\n")
 }
 
 // AwayUntil returns a channel that is closed when the API server is back; nil while it answers.
@@ -226,7 +235,7 @@ func (l *Link) Run(ctx context.Context) {
 		if away := l.AwayUntil() != nil; away != said {
 			said, since = away, time.Now()
 			if away {
-				logger.Info("kube-apiserver is away: it does not answer, or something in its place answers 5xx")
+				logger.Info("kube-apiserver is away: it does not answer, or something in its place answers")
 			} else {
 				logger.Info("kube-apiserver is back")
 			}

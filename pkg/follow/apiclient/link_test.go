@@ -3,6 +3,7 @@ package apiclient
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -178,12 +179,13 @@ func TestLinkMeasuresAgain(t *testing.T) {
 // back.
 func TestLinkAsksTheServer(t *testing.T) {
 	var code atomic.Int64
-	code.Store(http.StatusCreated)
+	var body atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || r.URL.Path != reviewPath {
 			t.Errorf("a probe is %s %s", r.Method, r.URL.Path)
 		}
 		w.WriteHeader(int(code.Load()))
+		_, _ = fmt.Fprint(w, body.Load())
 	}))
 	defer server.Close()
 	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()
@@ -193,15 +195,21 @@ func TestLinkAsksTheServer(t *testing.T) {
 	link := connection.Link()
 	back := make(chan struct{}, 1)
 	link.OnBack(0, func() { back <- struct{}{} })
+	const object, page = `{"kind":"Status"}`, "<html>down</html>"
 	for _, test := range []struct {
 		code       int
+		body       string
 		away, back bool
 	}{
-		{http.StatusCreated, false, false}, {http.StatusServiceUnavailable, true, false},
-		{http.StatusBadGateway, true, false}, {http.StatusTooManyRequests, false, true},
-		{http.StatusInternalServerError, true, false}, {http.StatusUnauthorized, false, true},
-		{http.StatusNotFound, false, false},
+		{http.StatusCreated, object, false, false}, {http.StatusServiceUnavailable, object, true, false},
+		{http.StatusBadGateway, page, true, false}, {http.StatusTooManyRequests, "Too many requests", false, true},
+		{http.StatusInternalServerError, object, true, false}, {http.StatusUnauthorized, object, false, true},
+		{http.StatusNotFound, object, false, false}, {http.StatusOK, page, true, false},
+		{http.StatusNotFound, "404 page not found\n", false, true}, // it has no reviews, before 1.28
+		{http.StatusNotFound, "default backend - 404", true, false}, {http.StatusForbidden, object, false, true},
+		{http.StatusFound, "", true, false},
 	} {
+		body.Store(test.body)
 		code.Store(int64(test.code))
 		link.ProbeOnce(t.Context())
 		if away := link.AwayUntil() != nil; away != test.away {
@@ -228,12 +236,14 @@ func TestLinkRequiresTheStore(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != node {
 			w.WriteHeader(http.StatusCreated)
+			_, _ = fmt.Fprint(w, "{}")
 			return
 		}
 		if hangs.Load() {
 			<-r.Context().Done()
 		}
 		w.WriteHeader(int(code.Load()))
+		_, _ = fmt.Fprint(w, "{}")
 	}))
 	defer server.Close()
 	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()

@@ -1,6 +1,6 @@
-// Package suite runs a package's tests on one embedded cluster: it finds the programs, starts the cluster before the
-// tests and stops it after them, and gives every test a namespace; or it gives a test a cluster of its own. What is on
-// the cluster is the package's own.
+// Package suite runs a package's tests on one embedded cluster, or on two: it finds the programs, starts the clusters
+// before the tests and stops them after the tests, and gives every test a namespace; or it gives a test a cluster of
+// its own. What is on the cluster is the package's own.
 // Only tests import it.
 package suite
 
@@ -12,7 +12,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +40,8 @@ type Suite struct {
 	Parallel int
 	// Cluster is set when the cluster has started, before Prepare.
 	Cluster **cluster.Cluster
+	// Second, if not nil, is set to a second cluster of the same options.
+	Second **cluster.Cluster
 	// Prepare, if set, makes what all tests need. The tests do not run if it fails.
 	Prepare func(ctx context.Context) error
 	// Finish, if set, is called after the tests, while the cluster still runs.
@@ -64,19 +68,18 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	shared, err := cluster.Start(ctx, s.Options)
+	stopClusters, err := s.start(ctx)
 	if err != nil {
 		return 1, err
 	}
-	*s.Cluster = shared
 	finished := context.AfterFunc(ctx, func() {
 		fmt.Fprintf(os.Stderr, "%s: interrupted\n", s.Name)
-		_ = shared.Stop() // the program ends with an error anyway
+		_ = stopClusters() // the program ends with an error anyway
 		os.Exit(1)
 	})
 	defer func() {
 		finished()
-		err = errors.Join(err, shared.Stop())
+		err = errors.Join(err, stopClusters())
 	}()
 	if s.Prepare != nil {
 		if err := s.Prepare(ctx); err != nil {
@@ -92,11 +95,51 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 	if s.Finish != nil {
 		s.Finish()
 	}
-	select {
-	case err = <-shared.Failed():
-	default:
+	for _, set := range s.clusters() {
+		select {
+		case failure := <-(*set).Failed():
+			err = errors.Join(err, failure)
+		default:
+		}
 	}
 	return code, err
+}
+
+// clusters are where the clusters are set.
+func (s Suite) clusters() []**cluster.Cluster {
+	if s.Second == nil {
+		return []**cluster.Cluster{s.Cluster}
+	}
+	return []**cluster.Cluster{s.Cluster, s.Second}
+}
+
+// start starts the clusters, both at once, and returns what stops them. If one does not start, none is left.
+func (s Suite) start(ctx context.Context) (stop func() error, err error) {
+	sets := s.clusters()
+	failures := make([]error, len(sets))
+	var group sync.WaitGroup
+	for i, set := range sets {
+		options := s.Options
+		options.Nodes = slices.Clone(options.Nodes) // each cluster completes its own
+		if i > 0 && options.Dir != "" {
+			options.Dir = filepath.Join(options.Dir, "second")
+		}
+		group.Go(func() { *set, failures[i] = cluster.Start(ctx, options) })
+	}
+	group.Wait()
+	stop = func() error {
+		var failures []error
+		for _, set := range sets {
+			if *set != nil {
+				failures = append(failures, (*set).Stop())
+			}
+		}
+		return errors.Join(failures...)
+	}
+	if err := errors.Join(failures...); err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	return stop, nil
 }
 
 // complete checks that this process may make such a cluster, and finds the programs that it runs.

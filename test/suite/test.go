@@ -112,17 +112,28 @@ func (t *Test) Node(name string) *cluster.Node {
 // AddNode adds a node to the cluster, until the test ends. The test may remove it before.
 func (t *Test) AddNode(spec cluster.NodeSpec) *cluster.Node {
 	t.Helper()
-	node, err := t.Cluster.AddNode(t.Context(), spec)
-	t.Must(err)
-	t.Cleanup(func() {
-		if _, err := t.Cluster.Node(spec.Name); err != nil {
-			return
-		}
-		if err := t.Cluster.RemoveNode(context.Background(), spec.Name); err != nil {
-			t.Errorf("removing the node: %v", err)
-		}
-	})
-	return node
+	return t.AddNodes(spec)[0]
+}
+
+// AddNodes is AddNode for many, which wait for the control plane at the same time.
+func (t *Test) AddNodes(specs ...cluster.NodeSpec) []*cluster.Node {
+	t.Helper()
+	nodes, failures := make([]*cluster.Node, len(specs)), make([]error, len(specs))
+	var group sync.WaitGroup
+	for i, spec := range specs {
+		group.Go(func() { nodes[i], failures[i] = t.Cluster.AddNode(t.Context(), spec) })
+		t.Cleanup(func() {
+			if _, err := t.Cluster.Node(spec.Name); err != nil {
+				return
+			}
+			if err := t.Cluster.RemoveNode(context.Background(), spec.Name); err != nil {
+				t.Errorf("removing the node: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	t.Must(errors.Join(failures...))
+	return nodes
 }
 
 // Says waits until a page of the node's wrapper is answered with 200, and has all the parts.

@@ -39,7 +39,8 @@ const (
 
 // TestPluginDiff: kubectl grid diff says what the API server would make of grids, and changes nothing.
 func TestPluginDiff(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.nodesIn("east", "north", "west")
 	title := "# DeploymentGrid " + f.namespace + "/demo, template default, 3 sites: east, north, "
 

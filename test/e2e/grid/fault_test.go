@@ -31,7 +31,8 @@ func (f *fixture) bareSites(count int) {
 
 // TestSteadyState: where nothing changes nothing is written, however much the nodes report.
 func TestSteadyState(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.gridsOfEveryKind()
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("StatefulSetGrid", "db", 2)
@@ -55,8 +56,8 @@ func TestSteadyState(t *testing.T) {
 
 	// A controller that starts finds everything as it should be.
 	mark = f.auditMark()
-	f.Must(killController(f.ctx))
-	f.Must(controller.Start(f.ctx))
+	f.Must(f.killController(f.ctx))
+	f.Must(f.controller.Start(f.ctx))
 	f.led()
 	time.Sleep(2 * time.Second)
 	f.Must(f.noWrites(mark))
@@ -81,7 +82,8 @@ func (f *fixture) led() {
 // TestKilledAtRandom: the controller is killed again and again while it works, and kube-apiserver once. In the
 // end everything is there, was made once, and is as the grids say.
 func TestKilledAtRandom(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	const sites = 60
 	f.bareSites(sites)
 	mark := f.auditMark()
@@ -91,15 +93,15 @@ func TestKilledAtRandom(t *testing.T) {
 	killing.Go(func() {
 		for ctx.Err() == nil {
 			time.Sleep(rand.N(1500 * time.Millisecond))
-			if err := killController(f.ctx); err != nil {
+			if err := f.killController(f.ctx); err != nil {
 				f.Logf("the Lease of the killed controller stays: %v", err) // kube-apiserver is killed, too
 			}
 			kills++
-			if err := controller.Launch(); err != nil {
+			if err := f.controller.Launch(); err != nil {
 				f.Error(err)
 				return
 			}
-			if err := controller.WaitReady(f.ctx); err != nil {
+			if err := f.controller.WaitReady(f.ctx); err != nil {
 				f.Error(err)
 				return
 			}
@@ -111,8 +113,8 @@ func TestKilledAtRandom(t *testing.T) {
 	for i := range 4 {
 		time.Sleep(2500 * time.Millisecond)
 		if i == 1 {
-			shared.APIServer.Kill()
-			f.Must(shared.APIServer.Start(f.ctx))
+			f.Cluster.APIServer.Kill()
+			f.Must(f.Cluster.APIServer.Start(f.ctx))
 		}
 		f.Eventually("a change of the template", func() error {
 			_, err := f.of("DeploymentGrid").Patch(f.ctx, "demo", types.MergePatchType,
@@ -149,21 +151,22 @@ func TestKilledAtRandom(t *testing.T) {
 
 // TestTwoReplicas: one leads; the other takes over at once when it ends, and after the Lease when it is killed.
 func TestTwoReplicas(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.node("east")
-	second, err := shared.NewController(f.ctx, "second", program, slices.Concat(arguments(), shortLease)...)
+	second, err := f.Cluster.NewController(f.ctx, "second", program, slices.Concat(arguments(), shortLease)...)
 	f.Must(err)
 	f.Must(second.Start(f.ctx))
 	f.Cleanup(second.Kill)
 	f.led()
 	begin := time.Now()
-	f.Must(controller.Stop())
-	if code := controller.ExitCode(); code != 0 {
+	f.Must(f.controller.Stop())
+	if code := f.controller.ExitCode(); code != 0 {
 		f.Errorf("exit code %d after SIGTERM", code)
 	}
 	f.led()
 	f.Logf("taken over %s after SIGTERM", time.Since(begin))
-	f.Must(controller.Start(f.ctx))
+	f.Must(f.controller.Start(f.ctx))
 
 	begin = time.Now()
 	second.Kill()
@@ -187,7 +190,8 @@ func (f *fixture) crds() dynamic.ResourceInterface {
 // TestForeignCRDs: with CRDs that check nothing, as SuperEdge's, the controller tells of bad input itself. Its
 // start brings its own ones back.
 func TestForeignCRDs(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.nodesIn("east", "west")
 	crd, err := f.crds().Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
 	f.Must(err)
@@ -213,7 +217,7 @@ func TestForeignCRDs(t *testing.T) {
 	f.expectNames("the other site has its Deployment", "Deployment", "demo-west")
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
-	f.Must(controller.Restart(f.ctx))
+	f.Must(f.controller.Restart(f.ctx))
 	// Each time a new one: what is there already may keep a value that is not allowed any more.
 	again := 0
 	f.Eventually("the API server refuses it again", func() error {
@@ -229,7 +233,8 @@ func TestForeignCRDs(t *testing.T) {
 // TestCRDsAreNotDowngraded: the controller leaves alone CRDs that are newer than its own, and older ones that a GitOps
 // tool keeps; it replaces other older ones, and its own that somebody has altered.
 func TestCRDsAreNotDowngraded(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	const name = "daemonsetgrids.superedge.io"
 	before, err := f.crds().Get(f.ctx, name, metav1.GetOptions{})
 	f.Must(err)
@@ -244,7 +249,7 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 		f.Must(err)
 		_, err = f.crds().Patch(f.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "someone"})
 		f.Must(err)
-		f.Must(controller.Restart(f.ctx))
+		f.Must(f.controller.Restart(f.ctx))
 		f.led()
 	}
 	version := func() string {
@@ -258,7 +263,7 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 		_, err := f.crds().Patch(context.Background(), name, types.MergePatchType,
 			[]byte(`{"metadata":{"labels":null,"annotations":{"superedge.io/crd-version":"1"}}}`),
 			metav1.PatchOptions{})
-		if err != nil || controller.Restart(context.Background()) != nil {
+		if err != nil || f.controller.Restart(context.Background()) != nil {
 			t.Errorf("the CRD was not put back: %v", err)
 		}
 	})

@@ -38,13 +38,17 @@ import (
 const (
 	// deadline is how long a change may take to get where it should, on a busy machine.
 	deadline = 60 * time.Second
-	// between is the pause between two looks.
-	between = 50 * time.Millisecond
+	// between is the pause between two looks at what is to come. Each look is a request.
+	between = 100 * time.Millisecond
+	// closely is the pause between two looks at what must not happen meanwhile.
+	closely = 50 * time.Millisecond
 )
 
-// fixture is a namespace of the shared cluster with a site label of its own.
+// fixture is a namespace of an installation with a site label of its own.
 type fixture struct {
 	suite.Test
+	*installation
+
 	ctx       context.Context
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
@@ -54,10 +58,14 @@ type fixture struct {
 	nodes int
 }
 
-func newFixture(t *testing.T) *fixture {
+// newFixture waits until there is a place for the test.
+func newFixture(t *testing.T, i *installation) *fixture {
 	t.Helper()
-	f := &fixture{Test: suite.NewTest(t, shared, deadline, between), ctx: t.Context(), client: shared.Client(),
-		dynamic: suite.Dynamic(t, shared.RESTConfig()), namespace: suite.Namespace(t, shared, "grid-")}
+	i.places <- struct{}{}
+	t.Cleanup(func() { <-i.places })
+	f := &fixture{Test: suite.NewTest(t, i.cluster, deadline, between), installation: i, ctx: t.Context(),
+		client: i.cluster.Client(), dynamic: suite.Dynamic(t, i.cluster.RESTConfig()),
+		namespace: suite.Namespace(t, i.cluster, "grid-")}
 	f.key = f.namespace
 	return f
 }
@@ -65,7 +73,7 @@ func newFixture(t *testing.T) *fixture {
 // stays fails the test if the question has an error within the time.
 func (f *fixture) stays(what string, d time.Duration, ask func() error) {
 	f.Helper()
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(between) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(closely) {
 		if err := ask(); err != nil {
 			f.Fatalf("%s: %v", what, err)
 		}
@@ -86,23 +94,36 @@ func says(part string, get func() string) func() error {
 // node adds a node to a site, and returns its name.
 func (f *fixture) node(site string) string {
 	f.Helper()
-	f.nodes++
-	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: site, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
-	return name
+	return f.nodesIn(site)[0]
 }
 
-// nodesIn adds a node to each of these sites.
-func (f *fixture) nodesIn(sites ...string) {
+// nodesIn adds a node to each of these sites, and returns their names.
+func (f *fixture) nodesIn(sites ...string) []string {
 	f.Helper()
-	for _, site := range sites {
-		f.node(site)
+	labels := make([]map[string]string, len(sites))
+	for i, site := range sites {
+		labels[i] = map[string]string{f.key: site, v1.LabelEdgeNode: v1.EdgeNodeStatic}
 	}
+	return f.nodesWith(labels)
+}
+
+// nodesWith adds a node with each of these sets of labels, and returns their names.
+func (f *fixture) nodesWith(labels []map[string]string) []string {
+	f.Helper()
+	var specs []cluster.NodeSpec
+	var names []string
+	for _, of := range labels {
+		f.nodes++
+		name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
+		specs, names = append(specs, cluster.NodeSpec{Name: name, Labels: of}), append(names, name)
+	}
+	f.AddNodes(specs...)
+	return names
 }
 
 func (f *fixture) relabel(node, site string) {
 	f.Helper()
-	f.Must(shared.RelabelNode(f.ctx, node, f.key, site))
+	f.Must(f.Cluster.RelabelNode(f.ctx, node, f.key, site))
 }
 
 // report is what a kubelet says of its node: a patch, because the node controllers write the Node too.
@@ -343,7 +364,7 @@ func (f *fixture) pods(prefix string) []corev1.Pod {
 // auditMark is a place in the audit log.
 func (f *fixture) auditMark() int64 {
 	f.Helper()
-	mark, err := shared.AuditMark()
+	mark, err := f.Cluster.AuditMark()
 	f.Must(err)
 	return mark
 }
@@ -351,7 +372,7 @@ func (f *fixture) auditMark() int64 {
 // requests are the controller's requests since the mark that are kept.
 func (f *fixture) requests(since int64, keep func(cluster.Request) bool) []cluster.Request {
 	f.Helper()
-	requests, err := shared.Audited(since, func(r cluster.Request) bool {
+	requests, err := f.Cluster.Audited(since, func(r cluster.Request) bool {
 		return strings.Contains(r.UserAgent, "application-grid-controller") && keep(r)
 	})
 	f.Must(err)

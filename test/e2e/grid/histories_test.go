@@ -21,13 +21,13 @@ import (
 // label sets a label of a site's node.
 func (f *fixture) label(node, key, value string) {
 	f.Helper()
-	f.Must(shared.RelabelNode(f.ctx, node, key, value))
+	f.Must(f.Cluster.RelabelNode(f.ctx, node, key, value))
 }
 
 // never fails the test if one of the phases is said before ask is answered without an error.
 func (f *fixture) never(phase, what string, ask func() error) {
 	f.Helper()
-	f.inTime(what, func() error {
+	f.lookedAt(closely, what, func() error {
 		err := ask()
 		if rollout := f.rolloutOf("demo"); err != nil && rollout["phase"] == phase {
 			f.Fatalf("%s, and %v: %v", phase, err, rollout)
@@ -40,7 +40,7 @@ func (f *fixture) never(phase, what string, ask func() error) {
 // then the rollout is not complete.
 func TestSitesMoveIntoAPassedWave(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.wavedWell(4, `{waves: [{name: canary, sites: {names: [u0], nodeSelector: {matchLabels: {region: lab}}}},
 		{name: rest, maxUnavailable: 1, soak: 1m}]}`)
 	f.setImage("two", "{}")
@@ -56,7 +56,7 @@ func TestSitesMoveIntoAPassedWave(t *testing.T) {
 // does not run. The rest does not begin.
 func TestProofIsOfOneSite(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.wavedWell(4, `{waves: [{name: canary, sites: {names: [u0, u1]}, maxUnavailable: 2}, {name: rest}]}`)
 	f.label(s["u0"], "arch", "new")
 	f.setImage("two", "{arch: new}")
@@ -75,7 +75,7 @@ func TestProofIsOfOneSite(t *testing.T) {
 // others have proven counts.
 func TestLabelIsAwayForAMoment(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.wavedWell(4, `{waves: [{name: some, sites: {names: [u0, u1]}, approval: Manual}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.expectRollout("AwaitingApproval", "some", "asks for an approval")
@@ -99,9 +99,8 @@ func TestLabelIsAwayForAMoment(t *testing.T) {
 // not count as proven while a node that can be reached runs the old pod.
 func TestLostNodeOfADaemonSet(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	nodes := []string{f.node("lab"), f.node("lab"), f.node("lab")}
-	f.node("east")
+	f := newFixture(t, shared)
+	nodes := f.nodesIn("lab", "lab", "lab", "east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
 		template: {` + selector + `, template: ` + podTemplate + `},
 		rollout: {waves: [{name: canary, sites: {names: [lab]}}, {name: rest}]}}}`)
@@ -146,7 +145,7 @@ func TestLostNodeOfADaemonSet(t *testing.T) {
 // TestProvenWorkloadIsDeleted: it comes back with the change, and has to prove it again.
 func TestProvenWorkloadIsDeleted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.wavedWell(2, `{waves: [{name: canary, sites: {names: [u0]}, approval: Manual}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.expectRollout("AwaitingApproval", "canary")
@@ -169,7 +168,7 @@ func TestProvenWorkloadIsDeleted(t *testing.T) {
 // TestRollbackOfThree: a change fails at the canary while sites have another one, which was given up. All go back.
 func TestRollbackOfThree(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.waved(4, `{onFailure: Rollback, waves: [
 		{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 2, soak: 10m}]}`)
 	f.setImage("two", "{}")
@@ -183,7 +182,7 @@ func TestRollbackOfThree(t *testing.T) {
 // change does not run there.
 func TestApprovedSilencePardonsNoFailure(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.waved(4, `{waves: [{name: canary, sites: {names: [u0]}}, {name: some, sites: {names: [u1]}},
 		{name: rest, sites: {names: [u2]}, soak: 10m}, {name: last}]}`)
 	for _, site := range []string{"u0", "u2", "u3"} {
@@ -202,7 +201,7 @@ func TestApprovedSilencePardonsNoFailure(t *testing.T) {
 // TestNewGridThatRunsNowhere is not complete: rollout status waits for it, and then says that its sites failed.
 func TestNewGridThatRunsNowhere(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.sites(2)
 	f.apply(strings.NewReplacer("ROLLOUT", canaryThenRest, "progressDeadlineSeconds: 120", "progressDeadlineSeconds: 12",
 		"terminationGracePeriodSeconds", "nodeSelector: {no: where}, terminationGracePeriodSeconds").Replace(waved))
@@ -216,7 +215,7 @@ func TestNewGridThatRunsNowhere(t *testing.T) {
 // TestFailedSiteIsHeld: a person holds a site that has failed, to look into it, and resumes the rollout.
 func TestFailedSiteIsHeld(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.waved(4, `{waves: [{name: all, maxUnavailable: 1}]}`)
 	for _, site := range []string{"u1", "u2", "u3"} {
 		f.label(s[site], "arch", "new")
@@ -232,7 +231,7 @@ func TestFailedSiteIsHeld(t *testing.T) {
 // TestQuotaForAMoment: a quota refuses the pod of a change until it is raised. That is no failure.
 func TestQuotaForAMoment(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.wavedWell(3, canaryThenRest)
 	remove := f.quota(3)
 	f.setImage("two", "{}")
@@ -249,7 +248,7 @@ func TestQuotaForAMoment(t *testing.T) {
 // TestForbiddenForAMoment: a policy forbids to change a Deployment for some seconds.
 func TestForbiddenForAMoment(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.wavedWell(3, `{onFailure: Rollback, waves: [{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 1}]}`)
 	f.createAdmission("validatingadmissionpolicies", `{kind: ValidatingAdmissionPolicy, metadata: {name: NAME}, spec: {
 		matchConstraints: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAME}},
@@ -276,7 +275,7 @@ func TestForbiddenForAMoment(t *testing.T) {
 // TestCheckBesideALostNode: a site of two nodes has lost one, on which its check does not run. The check fails once.
 func TestCheckBesideALostNode(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.report(f.node("u0"), corev1.ConditionUnknown)
 	s := f.waved(2, `{waves: [{name: canary, sites: {names: [u0]}, check: {deadlineSeconds: 60, template: {backoffLimit: 0,
 		template: {metadata: {labels: {check: web}}, spec: {schedulingGates: [{name: example.com/test}],
@@ -290,7 +289,8 @@ func TestCheckBesideALostNode(t *testing.T) {
 // TestQuestionIsAskedAgain: the API server does not list pods when a site falls silent before its kubelet has seen the
 // change. The workload is put back when it does.
 func TestQuestionIsAskedAgain(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	s := f.wavedWell(3, `{waves: [{name: all, maxUnavailable: 1, soak: 10m}]}`)
 	misled, interposer := f.misled("--leader-elect=false")
 	f.Must(misled.Start(f.ctx))
@@ -313,7 +313,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 // TestClockAhead: the clock of a node is 20 minutes ahead.
 func TestClockAhead(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.wavedWell(2, `{waves: [{name: canary, sites: {names: [u0]}, soak: 4s}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.inTime("the pod tells the time of its node", func() error {
@@ -343,7 +343,7 @@ func TestClockAhead(t *testing.T) {
 // TestPausedInAnOutage: a person pauses a rollout because of an outage. Nothing happens, so nothing is written.
 func TestPausedInAnOutage(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.wavedWell(3, `{waves: [{name: all, maxUnavailable: 1, soak: 10m}]}`)
 	f.setImage("two", "{}")
 	f.expectRuns("two one one")
@@ -358,7 +358,7 @@ func TestPausedInAnOutage(t *testing.T) {
 // waits for the old children to go, which is nothing to warn of.
 func TestGridIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.wavedWell(2, canaryThenRest)
 	for range 3 {
 		old := f.get("Deployment", "demo-u0").GetUID()
@@ -366,7 +366,7 @@ func TestGridIsMadeAgain(t *testing.T) {
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		}))
 		f.apply(strings.ReplaceAll(waved, "ROLLOUT", canaryThenRest))
-		f.inTime("it runs", func() error {
+		f.lookedAt(closely, "it runs", func() error {
 			grid := f.get("DeploymentGrid", "demo")
 			if text := fmt.Sprint(conditions(grid)); strings.Contains(text, "ControllerRevision") &&
 				strings.Contains(text, "NameConflict") {

@@ -23,19 +23,19 @@ import (
 // the Interposer. Of two replicas it would not be known which one works, so that one ends.
 func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interposer) {
 	f.Helper()
-	interposer, err := shared.Interpose(f.ctx)
+	interposer, err := f.Cluster.Interpose(f.ctx)
 	f.Must(err)
-	misled, err := shared.NewController(f.ctx, "misled", program,
+	misled, err := f.Cluster.NewController(f.ctx, "misled", program,
 		slices.Concat(arguments(), shortLease, []string{"--master=" + interposer.URL()}, args)...)
 	f.Must(err)
-	f.Must(controller.Stop())
+	f.Must(f.controller.Stop())
 	f.Cleanup(func() {
 		misled.Kill()
 		if err := interposer.Close(); err != nil {
 			f.Error(err)
 		}
-		if controller.PID() == 0 {
-			if err := controller.Start(context.Background()); err != nil { // the test's context is done
+		if f.controller.PID() == 0 {
+			if err := f.controller.Start(context.Background()); err != nil { // the test's context is done
 				f.Error(err)
 			}
 		}
@@ -102,7 +102,8 @@ func (f *fixture) awaitRest(d time.Duration) {
 // nothing. No site vanishes by that, nothing is deleted, and when it behaves nothing is written, because nothing has
 // changed.
 func TestUpstreamMisbehaves(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.gridsOfEveryKind()
 	misled, interposer := f.misled("--leader-elect=false")
 	mark := f.auditMark()
@@ -164,7 +165,8 @@ func TestUpstreamMisbehaves(t *testing.T) {
 // TestLeaseLost: a leader that cannot reach the API server ends, and says why with an exit code that makes its
 // supervisor start it again; another one goes on, and finds nothing to do. Started again, it waits.
 func TestLeaseLost(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.gridsOfEveryKind()
 	misled, interposer := f.misled()
 	var output bytes.Buffer
@@ -182,7 +184,7 @@ func TestLeaseLost(t *testing.T) {
 	})
 	mark := f.auditMark()
 	f.led()
-	f.Must(controller.Start(f.ctx)) // the one in reserve
+	f.Must(f.controller.Start(f.ctx)) // the one in reserve
 	interposer.Behave(cluster.Hang())
 	begin := time.Now()
 	select {
@@ -256,7 +258,8 @@ func (s *swallowed) Read([]byte) (int, error) {
 // TestServerThatLostTheNodes: a server with an empty cache says that there are no nodes, for longer than the grace
 // time. Nothing is deleted, and when the nodes are back all of it is forgotten.
 func TestServerThatLostTheNodes(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.gridsOfEveryKind()
 	// One grid lets all of its sites go at once, the other one waits for an approval.
 	f.patch("DeploymentGrid", "demo", `spec: {removal: {maxSites: 100%}}`)

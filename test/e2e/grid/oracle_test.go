@@ -109,7 +109,8 @@ func (k oracleKind) template() string {
 // TestRemovalsInsideAtomicValues: a key that leaves a map, or an element of a list, that the schema owns as one was
 // left in the child, and the grid was Ready.
 func TestRemovalsInsideAtomicValues(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.bareNode(f.namespace+"-east", "east")
 	workload := func(pods string) string {
 		return `{selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}], ` + pods + `}}}`
@@ -170,7 +171,7 @@ func TestOracle(t *testing.T) {
 	for _, k := range oracleKinds {
 		t.Run(k.child, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, shared)
 			f.bareNode(f.namespace+"-east", "east")
 			o := f.newOracle(k.grid, k.child, "demo", k.template())
 			degraded := "SitesFailed"

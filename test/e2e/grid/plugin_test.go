@@ -84,7 +84,8 @@ func (f *fixture) cordon(node string, cordoned bool) {
 
 // TestPlugin: kubectl grid, in the words of a user's day.
 func TestPlugin(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	east, west := f.node("east"), f.node("west")
 	in := " -n " + f.namespace
 	f.expectSaid("grid status"+in, 0, "No grids found in "+f.namespace+" namespace.")
@@ -131,7 +132,7 @@ func TestPlugin(t *testing.T) {
 		defer f.relabel(west, "west")
 		var last said
 		// On a busy machine it may be gone before it is looked at.
-		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(between) {
+		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(closely) {
 			last = f.kubectl("grid", "status", "--problems", "-n", f.namespace)
 			if last.code == 3 && strings.Contains(last.rows(),
 				"west 2 2 2 Removing: no node is in this site any more; Deployment demo-west is removed ") {
@@ -181,7 +182,8 @@ func (f *fixture) follow(line string) (*exec.Cmd, *lines) {
 // TestPluginWatch: kubectl grid status -w prints every row once, and then the rows that change, whoever changes them:
 // the controller, the scheduler, and the user who deletes the grid. Ctrl-C ends it, with exit code 0.
 func TestPluginWatch(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	east, west := f.node("east"), f.node("west")
 	f.apply(deploymentGrid("demo"))
 	in := " -n " + f.namespace

@@ -28,8 +28,10 @@ func (f *fixture) sites(count int) sites {
 	f.Helper()
 	s := sites{}
 	for i := range count {
-		site := fmt.Sprintf("u%d", i)
-		s[site] = f.node(site)
+		s[fmt.Sprintf("u%d", i)] = ""
+	}
+	for i, name := range f.nodesIn(s.all()...) {
+		s[fmt.Sprintf("u%d", i)] = name
 	}
 	return s
 }
@@ -114,7 +116,7 @@ func (f *fixture) started(image string) map[string]bool {
 // the canary ever has it; it is put back meanwhile, as no kubelet has seen it.
 func TestSilenceProvesNothing(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	s := f.waved(6, canaryThenRest)
 	f.setImage("broken", "{no: where}")
 	f.expectRuns("broken one one one one one")
@@ -153,7 +155,7 @@ func TestSuspects(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, shared)
 			s := f.wavedWell(6, c.rollout)
 			f.setImage("two", "{}")
 			silent := map[string]bool{}
@@ -184,7 +186,8 @@ func TestSuspects(t *testing.T) {
 
 // TestApprovedSuspects: a person lets a rollout go on in spite of a silent canary.
 func TestApprovedSuspects(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	s := f.wavedWell(3, `{waves: [{name: canary, sites: {names: [u0]}, soak: 2s}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.inTime("the canary has started", suite.Is(true, func() bool { return f.started("two")["u0"] }))
@@ -201,7 +204,7 @@ func TestUndoGoesToWhatRan(t *testing.T) {
 	for _, how := range []string{"", " --at-once"} {
 		t.Run("undo"+how, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, shared)
 			f.waved(4, canaryThenRest)
 			for _, attempt := range []string{"first", "second"} {
 				f.setImage(attempt, "{no: where}")
@@ -224,7 +227,7 @@ func TestUndoGoesToWhatRan(t *testing.T) {
 // TestOrphansInWaves: a grid is deleted without its Deployments, and made again with another template.
 func TestOrphansInWaves(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	const rollout = `{waves: [{name: canary, sites: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
 	f.wavedWell(4, rollout)
 	f.orphan()
@@ -239,7 +242,7 @@ func TestOrphansInWaves(t *testing.T) {
 // TestHistoryWithoutRollout: a grid without waves can go back, and waves that it gets later know what runs.
 func TestHistoryWithoutRollout(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.sites(3)
 	in := " -n " + f.namespace
 	f.apply(strings.ReplaceAll(waved, ", rollout: ROLLOUT", ""))
@@ -292,7 +295,8 @@ func (f *fixture) keepsPods(what string, uids map[string]types.UID, d time.Durat
 // TestSoakOfPods: the soak is judged by the pods. A container that restarts begins it again, although the Deployment
 // never says that it is not ready.
 func TestSoakOfPods(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	const soak = 6 * time.Second
 	f.wavedWell(3, `{waves: [{name: canary, sites: {names: [u0]}, soak: 6s}, {name: rest}]}`)
 	f.setImage("two", "{}")
@@ -332,7 +336,7 @@ func (f *fixture) restartContainer(prefix, image string) {
 // TestScaling: more replicas are no revision. None at all, in many sites, wait for an approval.
 func TestScaling(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.waved(4, canaryThenRest)
 	before := f.get("DeploymentGrid", "demo")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}}`)
@@ -398,7 +402,7 @@ func TestChecks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, shared)
 			_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Name: "served"},
 				Spec: corev1.ServiceSpec{
@@ -444,7 +448,8 @@ func (f *fixture) endCheck(node string, phase corev1.PodPhase) {
 
 // TestCheckWithoutRight: a controller that may not make Jobs waits, and says so. It goes on when it may.
 func TestCheckWithoutRight(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	roles := f.client.RbacV1().ClusterRoles()
 	role, err := roles.Get(f.ctx, "application-grid:controller", metav1.GetOptions{})
 	f.Must(err)
@@ -483,7 +488,7 @@ func TestCheckWithoutRight(t *testing.T) {
 // somebody deletes it.
 func TestOrderedReady(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.sites(2)
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 10,
 		template: {replicas: 1, serviceName: x, ` + selector + `, template: ` + podTemplate + `}, rollout: ` + canaryThenRest + `}}`)

@@ -50,7 +50,8 @@ func (f *fixture) unlabelAll() {
 // TestMassRemoval: an operator takes the label from all nodes, or mistypes the key. No site goes down; what is meant is
 // approved of.
 func TestMassRemoval(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.bareSites(12)
 	f.apply(quietGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 12)
@@ -61,7 +62,7 @@ func TestMassRemoval(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval",
 		"from "+f.key+" to "+f.key+"-typo", "12 sites")
 	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
-	f.Must(controller.Restart(f.ctx))
+	f.Must(f.controller.Restart(f.ctx))
 	f.stays("a mistyped key removes nothing", grace+2*time.Second, suite.Is(before, f.deployments))
 	f.expectSaid("grid status -n "+f.namespace, 3, "MassRemoval: spec.gridUniqKey has changed")
 	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY}`)
@@ -87,7 +88,7 @@ func TestMassRemoval(t *testing.T) {
 
 func TestRetain(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.bareSites(3)
 	f.apply(quietGrid("demo"))
 	f.patch("DeploymentGrid", "demo", `spec: {removal: {policy: Retain, graceSeconds: 0}}`)
@@ -100,7 +101,7 @@ func TestRetain(t *testing.T) {
 // TestUnreachable: the node controller has lost a site. It is counted apart, and the rest is ready.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	name := f.namespace + "-far"
 	f.bareNode(name, "far")
@@ -123,7 +124,7 @@ func TestUnreachable(t *testing.T) {
 // TestStalled: what cannot go on is told as such, with the reason of a pod, and not as progress.
 func TestStalled(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
@@ -154,7 +155,7 @@ func TestStalled(t *testing.T) {
 // TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each site's.
 func TestReplicasAreHandedOver(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "west")
 	f.apply(deploymentGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {replicas: 3, serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
@@ -189,7 +190,7 @@ func (f *fixture) replicas(kind, name string) int64 {
 // TestSiteLabel: pods and selectors of two sites differ, so that what selects one selects no other; unless it is false.
 func TestSiteLabel(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "west")
 	without := func(name string) string {
 		return strings.Replace(deploymentGrid(name), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: false,", 1)
@@ -241,7 +242,7 @@ func TestSiteLabel(t *testing.T) {
 // that is not what it asks for, until the workload was recreated.
 func TestSiteLabelOfAdopted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	labelled := func(value string) string {
 		return strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: "+value+",", 1)
@@ -286,7 +287,7 @@ func TestSiteLabelOfAdopted(t *testing.T) {
 // told.
 func TestAdoptionOfFields(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	f.applyAs("kubectl", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east, labels: {superedge.io/grid-selector: demo}}, spec: {replicas: 3, minReadySeconds: 2, `+selector+`, template: `+podTemplate+`}}`)
 	f.applyAs("argocd-controller", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east}, spec: {progressDeadlineSeconds: 77}}`)
@@ -308,7 +309,8 @@ func TestAdoptionOfFields(t *testing.T) {
 
 // TestSlowWebhook: a webhook that takes seconds holds up its own grid, and no other.
 func TestSlowWebhook(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.bareSites(60)
 	f.slowWebhook("slow", 2*time.Second)
 	f.apply(quietGrid("slow"))

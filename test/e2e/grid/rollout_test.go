@@ -35,28 +35,24 @@ const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadat
 		{name: eu, sites: {nodeSelector: {matchLabels: {region: eu}}}, maxUnavailable: 3},
 		{name: rest, maxUnavailable: 5}], EXTRA}}}`
 
-// site adds a node of a site.
-func (f *fixture) site(site, region string) string {
-	f.Helper()
-	f.nodes++
-	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	labels := map[string]string{f.key: site, "region": region}
-	if region == "lab" {
-		labels["arch"] = "new"
-	}
-	f.AddNode(cluster.NodeSpec{Name: name, Labels: labels})
-	return name
-}
-
-// rolledOut makes the grid, and waits until it runs everywhere.
+// rolledOut makes the grid, and waits until it runs everywhere. It returns the node of each site.
 func (f *fixture) rolledOut(extra string) map[string]string {
 	f.Helper()
-	nodes := map[string]string{}
-	for region, sites := range rolloutWaves {
-		for i := range sites {
+	var sites []string
+	var labels []map[string]string
+	for region, count := range rolloutWaves {
+		for i := range count {
 			site := fmt.Sprintf("%s-%d", region, i)
-			nodes[site] = f.site(site, region)
+			of := map[string]string{f.key: site, "region": region}
+			if region == "lab" {
+				of["arch"] = "new"
+			}
+			sites, labels = append(sites, site), append(labels, of)
 		}
+	}
+	nodes := map[string]string{}
+	for i, name := range f.nodesWith(labels) {
+		nodes[sites[i]] = name
 	}
 	f.apply(strings.ReplaceAll(rolloutGrid, "EXTRA", extra))
 	f.expectReady("DeploymentGrid", "demo", 30)
@@ -106,6 +102,12 @@ func (f *fixture) expectRollout(phase, wave string, says ...string) {
 
 // inTime is eventually for what takes a whole rollout.
 func (f *fixture) inTime(what string, ask func() error) {
+	f.Helper()
+	f.lookedAt(between, what, ask)
+}
+
+// lookedAt is inTime with this pause between two looks.
+func (f *fixture) lookedAt(between time.Duration, what string, ask func() error) {
 	f.Helper()
 	took := await.Patience{Within: rolloutDeadline, Between: between}.Until(f.T, what, ask)
 	f.Logf("%-60s %dms", what, took.Milliseconds())
@@ -180,7 +182,8 @@ func (f *fixture) keepsRules(image string) error {
 // TestRolloutWaves: a template that fits the first wave only halts in the second one; what is mended goes through all
 // waves, and costs one write a site. Then the controller is killed again and again while a change is on its way.
 func TestRolloutWaves(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.rolledOut("maxFailures: 2")
 	f.failsAfter(15)
 	f.setImage("broken", "{arch: new}")
@@ -225,14 +228,14 @@ func TestRolloutWaves(t *testing.T) {
 
 	kills := 0
 	f.setImage("next", "{}")
-	f.inTime("the change gets everywhere though the controller is killed", func() error {
+	f.lookedAt(closely, "the change gets everywhere though the controller is killed", func() error {
 		if err := f.keepsRules("next"); err != nil {
 			f.Fatal(err)
 		}
 		if kills < 5 && rand.IntN(8) == 0 {
 			kills++
-			f.Must(killController(f.ctx))
-			f.Must(controller.Start(context.Background()))
+			f.Must(f.killController(f.ctx))
+			f.Must(f.controller.Start(context.Background()))
 		}
 		if images := f.images(); images["us"]["next"] < rolloutWaves["us"] {
 			return fmt.Errorf("%v", images)
@@ -247,7 +250,7 @@ func TestRolloutWaves(t *testing.T) {
 // first; a mended template goes through all waves.
 func TestRollback(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.rolledOut("maxFailures: 0, onFailure: Rollback")
 	f.failsAfter(15)
 	mark := f.auditMark()
@@ -283,7 +286,7 @@ func (f *fixture) expectSilent(site string) {
 // TestRolloutOffline: a site that cannot be reached does not hold up the rollout, and follows when it returns.
 func TestRolloutOffline(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	nodes := f.rolledOut("unreachable: Defer")
 	f.report(nodes["eu-4"], corev1.ConditionUnknown)
 	f.expectSilent("eu-4")
@@ -303,7 +306,7 @@ func TestRolloutOffline(t *testing.T) {
 // applied is an error of its sites alone.
 func TestOverrides(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "west", "odd")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
 		template: {` + selector + `, template: {metadata: {labels: {app: x}}, spec: {terminationGracePeriodSeconds: 0, containers: [
@@ -334,7 +337,7 @@ func TestOverrides(t *testing.T) {
 // deadline; and a DaemonSetGrid.
 func TestRolloutOfOtherKinds(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "west")
 	const rollout = `progressDeadlineSeconds: 10, rollout: {waves: [{name: first, sites: {names: [east]}, approval: Manual}, {name: rest}]}`
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY,

@@ -13,7 +13,7 @@ import (
 // TestServices: every change of a grid reaches its Service, and what the API server has chosen stays.
 func TestServices(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, labels: {team: a}, annotations: {note: b}}, spec: {gridUniqKey: KEY,
 		template: {type: NodePort, selector: {app: x, tier: y1}, ports: [{name: http, port: 80, targetPort: 8080}, {name: extra, port: 81}]}}}`)

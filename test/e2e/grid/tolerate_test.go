@@ -16,7 +16,8 @@ import (
 // spec.tolerateUnreachable are not evicted, by the real controllers; those of another grid are.
 // The pods have no toleration with a time, although kube-apiserver adds such to pods that have none.
 func TestTolerateUnreachable(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	node := f.node("east")
 	f.apply(strings.Replace(deploymentGrid("staying"), "gridUniqKey: KEY,",
 		"gridUniqKey: KEY, tolerateUnreachable: true,", 1))

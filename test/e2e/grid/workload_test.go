@@ -27,7 +27,8 @@ func deploymentGrid(name string) string {
 }
 
 func TestDeployments(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.nodesIn("east", "east", "west")
 	mark := f.auditMark()
 	f.apply(deploymentGrid("demo"))
@@ -88,7 +89,7 @@ func (f *fixture) creates(mark int64, resource string) map[string]int {
 
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
 		template: {` + selector + `, template: ` + podTemplate + `}}}`)
@@ -140,7 +141,7 @@ func TestDrift(t *testing.T) {
 // TestImmutableField: what the API server refuses is told in its words, for the sites that it concerns.
 func TestImmutableField(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "west")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
 		template: {` + selector + `, template: ` + podTemplate + `},
@@ -161,7 +162,8 @@ func TestImmutableField(t *testing.T) {
 }
 
 func TestSiteVanishes(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	east := f.node("east")
 	f.node("west")
 	f.apply(deploymentGrid("demo"))
@@ -176,7 +178,7 @@ func TestSiteVanishes(t *testing.T) {
 		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		return err
 	})
-	f.Must(shared.RemoveNode(f.ctx, east))
+	f.Must(f.Cluster.RemoveNode(f.ctx, east))
 	begin := time.Now()
 	f.expectNames("one that is gone for good loses it", "Deployment", "demo-west")
 	if took := time.Since(begin); took < grace-time.Second {
@@ -192,7 +194,7 @@ func TestDeletion(t *testing.T) {
 		metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, shared)
 			f.nodesIn("east", "west")
 			f.apply(deploymentGrid("demo"))
 			f.expectReady("DeploymentGrid", "demo", 2)
@@ -216,7 +218,8 @@ func TestDeletion(t *testing.T) {
 
 // TestConflict: the name that a site of one grid would have is another grid's. The site gets another one, and keeps it.
 func TestConflict(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	f.nodesIn("b-c", "c")
 	f.apply(deploymentGrid("a"))
 	f.expectReady("DeploymentGrid", "a", 2)
@@ -239,7 +242,7 @@ func TestConflict(t *testing.T) {
 		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	f.Eventually("the metrics count the conflict", func() error { // of the controller's cache
-		metrics, err := controller.Metrics(f.ctx)
+		metrics, err := f.controller.Metrics(f.ctx)
 		if err == nil && !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
 			err = errors.New("they do not")
 		}
@@ -249,7 +252,7 @@ func TestConflict(t *testing.T) {
 
 func TestKeyWithASlash(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.key = "topology.kubernetes.io/" + f.namespace
 	f.node("eu-1")
 	f.apply(deploymentGrid("demo"))
@@ -269,7 +272,7 @@ func TestKeyWithASlash(t *testing.T) {
 // TestNames: a site value that cannot be part of a name is in a label, and the workload has a name that can be one.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.nodesIn("east", "Shop_1", "v1.2")
 	long := strings.Repeat("u", 50)
 	f.node(long)
@@ -293,7 +296,8 @@ func TestNames(t *testing.T) {
 
 // TestRefusedByTheSchema: what can be checked without the cluster's state is refused at once.
 func TestRefusedByTheSchema(t *testing.T) {
-	f := newFixture(t)
+	t.Parallel()
+	f := newFixture(t, alone)
 	for manifest, says := range map[string]string{
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: ""}}`:                                                             "gridUniqKey",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: "a b"}}`:                                                          "must be the key of a node label",
@@ -326,7 +330,7 @@ func TestRefusedByTheSchema(t *testing.T) {
 // TestBadTemplates: a condition and an event tell what is wrong; the grid beside it goes on.
 func TestBadTemplates(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	for name, template := range map[string]string{
 		"none":     `{}`,
@@ -356,7 +360,7 @@ func TestBadTemplates(t *testing.T) {
 
 func TestDaemonSets(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("DaemonSetGrid", "agent", 1)
@@ -384,7 +388,7 @@ const volumes = `volumeClaimTemplates: [{metadata: {name: data}, spec: {storageC
 // TestStatefulSets behave through a grid as StatefulSets do.
 func TestStatefulSets(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newFixture(t, shared)
 	f.node("east")
 	for i := range 3 {
 		_, err := f.client.CoreV1().PersistentVolumes().Create(f.ctx, &corev1.PersistentVolume{
@@ -427,7 +431,7 @@ func TestStatefulSets(t *testing.T) {
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
 	expectImages("the rest follows", "two/two/two")
 	f.expectReady("StatefulSetGrid", "db", 1)
-	made, err := shared.Audited(mark, func(r request) bool {
+	made, err := f.Cluster.Audited(mark, func(r request) bool {
 		return r.ObjectRef.Resource == "pods" && r.ObjectRef.Namespace == f.namespace && r.ResponseStatus.Code == 201 &&
 			r.ObjectRef.Subresource == ""
 	})

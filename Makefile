@@ -196,7 +196,7 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 	HUB_BIN=$(BIN)/application-grid-hub $(call GO_TEST,test) -count=1 -p 3 -timeout 60m
 
 # The packages that take longest begin first.
-LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults
+LONGEST = ./e2e ./e2e/grid ./faults ./e2e/install
 
 .PHONY: test-e2e
 test-e2e: needs-e2e build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.

@@ -61,8 +61,10 @@ type fixture struct {
 // newFixture waits until there is a place for the test.
 func newFixture(t *testing.T, i *installation) *fixture {
 	t.Helper()
+	begin := time.Now()
 	i.places <- struct{}{}
 	t.Cleanup(func() { <-i.places })
+	t.Logf("%-60s %dms", "waited for a place", time.Since(begin).Milliseconds())
 	f := &fixture{Test: suite.NewTest(t, i.cluster, deadline, between), installation: i, ctx: t.Context(),
 		client: i.cluster.Client(), dynamic: suite.Dynamic(t, i.cluster.RESTConfig()),
 		namespace: suite.Namespace(t, i.cluster, "grid-")}

@@ -11,7 +11,7 @@ const (
 )
 
 // Held is how many entries a View keeps besides its History.
-func Held(v *View) int { return len(v.decided) + len(v.counts) }
+func Held(v *View) int { return len(v.choices) + len(v.counts) }
 
 // History is that of the View of a site.
 func (u *Sites) History(site string) (*history.History, func(), error) {

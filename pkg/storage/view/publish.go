@@ -61,8 +61,8 @@ func listsEndpoints(r *served.Resource) bool {
 	return r == served.EndpointSlices || r == served.Endpoints
 }
 
-// shown is the version of an object to show; if version is nil, the object is removed.
-type shown struct {
+// versionChange is the version of an object to show; if version is nil, the object is removed.
+type versionChange struct {
 	facts.Key
 
 	version *history.Version
@@ -72,12 +72,12 @@ type shown struct {
 func (v reading) publish(
 	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
 ) {
-	var all []shown
+	var all []versionChange
 	for _, key := range whole {
 		if !v.filled[key.Resource] {
 			continue
 		}
-		one := shown{Key: key}
+		one := versionChange{Key: key}
 		if o := v.facts.Upstream(key.Resource, key.Name); o != nil {
 			one.version = v.version(key.Resource, o, o.Body)
 		}
@@ -107,12 +107,12 @@ func (v reading) publish(
 			u.Clear(r)
 			v.filled[r] = false
 		}
-		v.setStates(u, restored)
+		v.setReadability(u, restored)
 	})
 	v.advanceStateVersion(all)
 }
 
-func (v reading) setStates(u *history.Update, restored *facts.State) {
+func (v reading) setReadability(u *history.Update, restored *facts.State) {
 	if restored != nil && !v.serveRestored.Load() {
 		return
 	}
@@ -136,16 +136,16 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 }
 
 // prune returns the version of an object that lists endpoints, and updates the counts.
-func (v reading) prune(o *facts.Object) shown {
+func (v reading) prune(o *facts.Object) versionChange {
 	key := facts.Key{Resource: o.Resource(), Name: o.Name()}
 	if o.Gone {
 		delete(v.counts, o)
-		return shown{Key: key}
+		return versionChange{Key: key}
 	}
 	body, count := v.prunedBody(o)
 	count.Hidden += o.Lost
 	v.counts[o] = count
-	return shown{key, v.version(key.Resource, o.Upstream, body)}
+	return versionChange{key, v.version(key.Resource, o.Upstream, body)}
 }
 
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
@@ -211,7 +211,7 @@ func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.P
 }
 
 // revisionOf returns the revision at which an earlier process showed the same version; 0 if it did not.
-func (v reading) revisionOf(s shown) uint64 {
+func (v reading) revisionOf(s versionChange) uint64 {
 	if before, found := v.former[s.Key]; found && before.Digest == s.version.Digest() {
 		return before.Revision
 	}
@@ -220,7 +220,7 @@ func (v reading) revisionOf(s shown) uint64 {
 
 // advanceStateVersion notes that a change is worth a new State on disk. An update of the own Node's status, which
 // arrives every few minutes, is not.
-func (v reading) advanceStateVersion(all []shown) {
+func (v reading) advanceStateVersion(all []versionChange) {
 	for _, s := range all {
 		if s.Resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {

@@ -83,7 +83,7 @@ func (b *stateBuilder) addResource(r *served.Resource) {
 		copied := *b.v.facts.Upstream(r, name)
 		if listsEndpoints(r) {
 			o := b.v.facts.Object(r, name)
-			copied.Body = b.v.sharedBody(o)
+			copied.Body = b.v.bodyInShare(o)
 			err := o.Codec().Scan(copied.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
 			b.err = cmp.Or(b.err, err)
 		}
@@ -110,9 +110,9 @@ func (b *stateBuilder) addMetadata(input string, metas []metav1.ObjectMeta) {
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// sharedBody returns the body of an object with only those endpoints that any of the Service's keys matches for this
+// bodyInShare returns the body of an object with only those endpoints that any of the Service's keys matches for this
 // viewer. The others are never shown to it, whichever key decides.
-func (v reading) sharedBody(o *facts.Object) []byte {
+func (v reading) bodyInShare(o *facts.Object) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

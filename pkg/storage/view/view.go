@@ -41,8 +41,8 @@ type View struct {
 	filled map[*served.Resource]bool
 	// stale is set while the View must be built from all facts.
 	stale bool
-	// decided has how Services are shown, for those whose keys alone do not decide it.
-	decided map[*facts.Service]decided
+	// choices has how Services are shown, for those whose keys alone do not decide it.
+	choices map[*facts.Service]serviceChoices
 	counts  map[*facts.Object]EndpointCount
 	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	former map[facts.Key]facts.Shown
@@ -57,8 +57,8 @@ type reading struct {
 	facts facts.Reader
 }
 
-// decided has how a Service's slices and its Endpoints (list) are shown, for these keys.
-type decided struct {
+// serviceChoices has how a Service's slices and its Endpoints (list) are shown, for these keys.
+type serviceChoices struct {
 	keys         topology.Keys
 	slices, list []facts.Choice
 }
@@ -71,7 +71,7 @@ func New(options Options) *View {
 	v := &View{
 		options: options, source: options.Facts, history: history.New(options.History), stale: true,
 		filled:  make(map[*served.Resource]bool),
-		decided: make(map[*facts.Service]decided),
+		choices: make(map[*facts.Service]serviceChoices),
 		counts:  make(map[*facts.Object]EndpointCount),
 	}
 	v.source.Attach(v, func(in facts.Reader) { v.FactsChanged(in, &facts.Change{}) })
@@ -119,7 +119,7 @@ func (v *View) Endpoints(r *served.Resource) (count EndpointCount) {
 // Divided returns the names of the Services whose ports are shown to the viewer by different keys, sorted.
 func (v *View) Divided() (names []string) {
 	v.source.Read(func(facts.Reader) {
-		for s, d := range v.decided {
+		for s, d := range v.choices {
 			if slices.ContainsFunc(d.slices, func(c facts.Choice) bool { return c.Rank() != d.slices[0].Rank() }) {
 				names = append(names, s.Name.String())
 			}
@@ -141,7 +141,7 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	now.viewerChanged(p)
 	now.nodesChanged(c, p)
 	for s := range c.Rejudged {
-		if now.decide(s) {
+		if now.recomputeChoices(s) {
 			p.addService(s)
 		}
 	}
@@ -163,7 +163,7 @@ func (v reading) readabilityChanged(r *served.Resource, p *publication) {
 
 // rebuild publishes all objects, and removes shown ones that no longer exist.
 func (v reading) rebuild(c *facts.Change) {
-	clear(v.decided)
+	clear(v.choices)
 	clear(v.counts)
 	v.here, v.present = v.options.Viewer(v.facts)
 	p := newPublication(&facts.Change{})
@@ -191,7 +191,7 @@ func (v reading) viewerChanged(p *publication) {
 	v.here, v.present = here, present
 	for _, key := range changed {
 		for s := range v.facts.GovernedBy(key) {
-			v.decide(s)
+			v.recomputeChoices(s)
 			p.addService(s)
 		}
 	}
@@ -235,29 +235,30 @@ func changedKeys(before, after topology.Labels) []string {
 	return changed
 }
 
-// decide updates decided for a Service, and reports whether all its objects may have to be shown differently.
-func (v reading) decide(s *facts.Service) bool {
-	now := decided{
+// recomputeChoices updates the choices for a Service, and reports whether all its objects may have to be shown
+// differently.
+func (v reading) recomputeChoices(s *facts.Service) bool {
+	now := serviceChoices{
 		keys:   s.Keys,
 		slices: s.Choices(served.EndpointSlices, v.here),
 		list:   s.Choices(served.Endpoints, v.here),
 	}
 	if len(now.slices)+len(now.list) == 0 {
-		// decide was called because the keys changed, or because the last suspicion ended.
-		delete(v.decided, s)
+		// It was called because the keys changed, or because the last suspicion ended.
+		delete(v.choices, s)
 		return true
 	}
-	before, found := v.decided[s]
-	v.decided[s] = now
+	before, found := v.choices[s]
+	v.choices[s] = now
 	return !found || !slices.Equal(before.keys, now.keys) ||
 		!slices.EqualFunc(before.slices, now.slices, facts.Choice.Equal) ||
 		!slices.EqualFunc(before.list, now.list, facts.Choice.Equal)
 }
 
-// choiceFor returns how an object of a Service is shown. For a Service that is not in decided it is the zero value: the
+// choiceFor returns how an object of a Service is shown. For a Service without choices it is the zero value: the
 // Service's key decides alone.
 func (v reading) choiceFor(o *facts.Object) topology.Choice {
-	d := v.decided[o.Service]
+	d := v.choices[o.Service]
 	choices := d.slices
 	if o.Resource() == served.Endpoints {
 		choices = d.list
@@ -274,7 +275,7 @@ func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	if listsEndpoints(r) {
 		v.facts.Objects(r, p.addObject)
-		v.facts.Services(func(s *facts.Service) { v.decide(s) })
+		v.facts.Services(func(s *facts.Service) { v.recomputeChoices(s) })
 		return
 	}
 	for _, name := range v.facts.Names(r) {

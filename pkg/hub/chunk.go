@@ -57,11 +57,11 @@ func newChunk(frames []byte) *chunk {
 }
 
 // encode encodes objects: those that are not encoded already as one chunk, together with mark, which may be nil.
-func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (content []*chunk) {
+func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (chunks []*chunk) {
 	var frames []byte
 	for o := range objects {
 		if o.encoded != nil {
-			content = append(content, o.encoded)
+			chunks = append(chunks, o.encoded)
 		} else {
 			frames = appendFrame(frames, o)
 		}
@@ -70,7 +70,7 @@ func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (content []*chunk
 		frames = appendMark(frames, mark)
 	}
 	if frames != nil {
-		content = append(content, newChunk(frames))
+		chunks = append(chunks, newChunk(frames))
 	}
-	return content
+	return chunks
 }

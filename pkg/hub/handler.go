@@ -19,9 +19,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// install adds the group to an API server: to its discovery, and with a handler for shares, because k8s.io/apiserver
-// would encode each answer separately.
-func install(server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers http.Handler) error {
+// installAPIGroup adds the group to an API server: to its discovery, and with a handler for shares, because
+// k8s.io/apiserver would encode each answer separately.
+func installAPIGroup(
+	server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers http.Handler,
+) error {
 	resources := []metav1.APIResource{{
 		Group: hubv1alpha1.GroupName, Version: hubv1alpha1.GroupVersion.Version, Kind: hubv1alpha1.ShareKind,
 		Name: hubv1alpha1.Shares, SingularName: "share", Verbs: metav1.Verbs{"get", "watch"},

@@ -248,7 +248,7 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api, codecs, s); err != nil {
+	if err := installAPIGroup(api, codecs, s); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil

@@ -25,11 +25,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 	if err := s.checkCurrent(); err != nil {
 		return err
 	}
-	leave, err := s.enter(caller(r), maxStreams)
+	release, err := s.acquire(caller(r), maxStreams)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	objects := make(map[objectName]*object)
 	err = s.shares.read(func(s reading) {
 		visitor := &stream{node: node}

@@ -62,8 +62,8 @@ type class struct {
 	// nodeRefs counts the objects of the class for which the labels of a node are needed.
 	nodeRefs map[string]int
 	streams  map[*stream]struct{}
-	// content is the encoded objects of the class; nil if it was not needed since it last changed.
-	content []*chunk
+	// chunks are the encoded objects of the class; nil if they were not needed since it last changed.
+	chunks []*chunk
 }
 
 const (
@@ -92,8 +92,8 @@ type keyValue struct{ key, value string }
 // bucket has objects of the common class.
 type bucket struct {
 	objects map[objectName]*object
-	// content is all of them, encoded; nil if it was not needed since they last changed.
-	content []*chunk
+	// chunks are all of them, encoded; nil if they were not needed since the objects last changed.
+	chunks []*chunk
 }
 
 // placement is a slice as of the last step. The zero value is that of a slice outside of all shares.
@@ -249,9 +249,9 @@ func (s *shares) leave(st *stream, left []*class) {
 	}
 }
 
-// fillClass computes the content of a new class.
+// fillClass computes the chunks of a new class.
 func (s reading) fillClass(c *class) {
-	c.content = encode(nil, func(yield func(*object) bool) {
+	c.chunks = encode(nil, func(yield func(*object) bool) {
 		s.visitObjects(c, func(o *object) {
 			c.digests[o.bucket()] += o.digest
 			for _, name := range o.nodeNames {

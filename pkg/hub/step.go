@@ -211,9 +211,9 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 		return
 	}
 	if c == t.common {
-		t.buckets[bucket].content = nil
+		t.buckets[bucket].chunks = nil
 	}
-	c.content = nil
+	c.chunks = nil
 	if c.digests[bucket] += delta; c.digests[bucket] == 0 {
 		delete(c.digests, bucket)
 	}
@@ -231,9 +231,9 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 func (t *step) queueToStreams() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
-	queue := func(c *class, content ...*chunk) {
+	queue := func(c *class, chunks ...*chunk) {
 		for st := range c.streams {
-			touched[st] = append(touched[st], content...)
+			touched[st] = append(touched[st], chunks...)
 		}
 	}
 	// Removals come first, because another class may have the same object now.
@@ -260,10 +260,10 @@ func (t *step) queueToStreams() {
 	for c, changed := range t.classes {
 		events := len(changed.objects)
 		maps.DeleteFunc(changed.objects, func(_ objectName, o *object) bool { return o == nil })
-		content := encode(&hubv1alpha1.Mark{Added: changed.added}, maps.Values(changed.objects))
-		news := content[len(content)-1]
+		chunks := encode(&hubv1alpha1.Mark{Added: changed.added}, maps.Values(changed.objects))
+		news := chunks[len(chunks)-1]
 		news.events, news.received = events, t.change.Received
-		queue(c, content...)
+		queue(c, chunks...)
 	}
 	for n := range t.change.Relabelled {
 		for c := range t.own.byValue[keyValue{ownKey, n.Name}] {
@@ -299,12 +299,12 @@ func (t *step) moveStream(st *stream) []*chunk {
 		}
 	}
 	gained := lacking(st.classes, were)
-	content := make([]*chunk, 0, len(gained))
+	chunks := make([]*chunk, 0, len(gained))
 	for _, c := range gained {
 		for o := range t.slicesOf(c) {
 			delete(gone, objectName{&kindSlice, o.Name()})
 		}
-		content = append(content, t.content(c, nil)...)
+		chunks = append(chunks, t.chunks(c, nil)...)
 	}
 	t.leave(st, left)
 	var frames []byte
@@ -313,7 +313,7 @@ func (t *step) moveStream(st *stream) []*chunk {
 			frames = appendRemoval(frames, name)
 		}
 	}
-	return append([]*chunk{newChunk(appendMark(frames, mark))}, content...)
+	return append([]*chunk{newChunk(appendMark(frames, mark))}, chunks...)
 }
 
 // lacking returns those of some classes that others lack.

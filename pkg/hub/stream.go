@@ -190,32 +190,32 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 	var chunks []*chunk
 	if slices.Contains(mark.Whole[:], true) {
 		for _, c := range st.classes {
-			chunks = append(chunks, s.content(c, mark.Whole[:])...)
+			chunks = append(chunks, s.chunks(c, mark.Whole[:])...)
 		}
 	}
 	st.queueStep(append(chunks, newChunk(appendMark(nil, &mark))))
 }
 
-// content returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is
+// chunks returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is
 // kept, except for a class of the set own, which has one stream.
-func (s reading) content(c *class, wanted []bool) (content []*chunk) {
+func (s reading) chunks(c *class, wanted []bool) (chunks []*chunk) {
 	all := !slices.Contains(wanted, false)
 	switch {
 	case c == s.common:
 		for i := range s.buckets {
 			b := &s.buckets[i]
-			if wanted[i] && b.content == nil {
-				b.content = encode(nil, maps.Values(b.objects))
+			if wanted[i] && b.chunks == nil {
+				b.chunks = encode(nil, maps.Values(b.objects))
 			}
 			if wanted[i] {
-				content = append(content, b.content...)
+				chunks = append(chunks, b.chunks...)
 			}
 		}
-		return content
-	case all && c.content != nil:
-		return c.content
+		return chunks
+	case all && c.chunks != nil:
+		return c.chunks
 	}
-	content = encode(nil, func(yield func(*object) bool) {
+	chunks = encode(nil, func(yield func(*object) bool) {
 		s.visitObjects(c, func(o *object) {
 			if all || wanted[o.bucket()] {
 				yield(o)
@@ -223,7 +223,7 @@ func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 		})
 	})
 	if all && c.set != s.own {
-		c.content = content
+		c.chunks = chunks
 	}
-	return content
+	return chunks
 }

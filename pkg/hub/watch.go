@@ -63,16 +63,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, node string) erro
 	if !s.shares.source.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
-	leave, err := s.enter(key, most)
+	release, err := s.acquire(key, most)
 	if err != nil {
 		return err
 	}
 	var share *stream
 	if err = s.awaitVersion(r.Context(), version); err == nil {
-		share, err = s.shares.beginStream(node, known, leave)
+		share, err = s.shares.beginStream(node, known, release)
 	}
 	if err != nil {
-		leave()
+		release()
 		return err
 	}
 	s.writer.Stream(w, r, hubv1alpha1.Shares, share, time.Duration(max(seconds, 0))*time.Second)
@@ -83,9 +83,9 @@ func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// enter counts a stream or list against the limit for its key. The caller must call leave when it is over. enter
+// acquire counts a stream or list against the limit for its key. The caller must call release when it is over. acquire
 // returns an error if the limit is reached.
-func (s *Server) enter(key string, most int) (leave func(), err error) {
+func (s *Server) acquire(key string, most int) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.underWay[key] >= most {

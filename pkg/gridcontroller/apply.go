@@ -59,8 +59,8 @@ type result struct {
 	// applied is set if something was written, and handedOver is how many replicas were handed over; "" for none.
 	applied    bool
 	handedOver string
-	// again is when to sync again; zero if an event will cause it.
-	again time.Time
+	// requeueTime is when to sync again; zero if an event will cause it.
+	requeueTime time.Time
 }
 
 // syncChild makes the live child as desired, if it is not.
@@ -76,7 +76,7 @@ func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desir
 	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
 	m.retryAt = r.clock.Now().Add(pause)
-	outcome.again = m.retryAt
+	outcome.requeueTime = m.retryAt
 	return outcome
 }
 
@@ -87,7 +87,7 @@ func settled(now time.Time, live *child, d *desired, m *siteMemory) (result, boo
 		m.failure, m.retries = nil, 0
 		return result{child: live}, true
 	case m.failure != nil && m.failed == d.digest && now.Before(m.retryAt):
-		return result{child: live, err: m.failure, again: m.retryAt}, true
+		return result{child: live, err: m.failure, requeueTime: m.retryAt}, true
 	case live != nil && live.deleting: // the end of the deletion will be an event
 		return result{child: live}, true
 	}
@@ -114,15 +114,15 @@ func (s childSync) applyIfNeeded(ctx context.Context) result {
 	}
 	switch {
 	case errors.Is(err, gridchild.ErrLeftOver): // the end of its deletion causes an event, unless its label is wrong
-		return result{again: soon}
+		return result{requeueTime: soon}
 	case err != nil:
 		return result{err: err}
 	case live == nil && cached != nil: // it was deleted, and the desired child may still be made for its selector
-		return result{again: soon}
+		return result{requeueTime: soon}
 	case live == nil:
 	case live.deleting, live.held,
 		live.SelectsSite != gridchild.ExistingOf(s.d.child).SelectsSite: // the cache does not know yet
-		return result{child: live, err: s.restoreLabel(ctx, live), again: soon}
+		return result{child: live, err: s.restoreLabel(ctx, live), requeueTime: soon}
 	case s.m.sameAs(live, s.d):
 		return result{child: live}
 	case live.legacy, !live.ownedBy(s.o):
@@ -158,7 +158,7 @@ func (s childSync) restoreLabel(ctx context.Context, live *child) error {
 
 // checkClaim returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
 func (s childSync) checkClaim(ctx context.Context, live *child) error {
-	err := live.Claim(s.o, live.name)
+	err := live.CheckClaim(s.o, live.name)
 	if err != nil || live.ownedBy(s.o) {
 		return err
 	}

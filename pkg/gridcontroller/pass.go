@@ -33,8 +33,8 @@ type pass struct {
 
 	// deadline is until when children may be written.
 	deadline time.Time
-	// again is when to reconcile again if nothing changes before; zero for never.
-	again time.Time
+	// requeueTime is when to reconcile again if nothing changes before; zero for never.
+	requeueTime time.Time
 }
 
 // assigned has the workload of each site, and the revisions that the sites may get.
@@ -42,7 +42,7 @@ type assigned struct {
 	*pass
 
 	// assignment says which site has which child. children has the grid's children by name, and those to be adopted.
-	assignment *gridchild.Names
+	assignment *gridchild.Assignment
 	children   map[string]*child
 	// cluster is what templates and waves depend on besides the grid.
 	cluster gridchild.Cluster
@@ -106,7 +106,7 @@ func (r *reconciler) newPass(grid v1.Object, owner *gridchild.Owner, m *gridMemo
 	return p
 }
 
-func (p *pass) requeueAt(at time.Time) { p.again = sooner(p.again, at) }
+func (p *pass) requeueAt(at time.Time) { p.requeueTime = sooner(p.requeueTime, at) }
 
 // sooner returns the earlier one of two times; zero means never.
 func sooner(a, b time.Time) time.Time {

@@ -27,9 +27,9 @@ func podCounts(state v1.SiteState) [3]int64 {
 	return [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
 }
 
-// followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
+// trackProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
-func (p *planned) followProgress(site string, state *v1.SiteState, live *child) {
+func (p *planned) trackProgress(site string, state *v1.SiteState, live *child) {
 	m := p.memory.ofSite(site)
 	silent := p.sites[site].silent
 	returned := silent < m.silent

@@ -92,8 +92,8 @@ type gridMemory struct {
 	leap     time.Duration
 	// withheld has the sites that the last pass left alone, because their losses wait for an approval.
 	withheld map[string]bool
-	// told is the last failure of the grid as a whole for which there was an event.
-	told gridchild.Error
+	// lastRecorded is the last failure of the grid as a whole for which there was an event.
+	lastRecorded gridchild.Error
 	// writtenAt is when the status was last written, writtenVersion the resource version of the grid that this made.
 	// largest is how many bytes of states the status may have.
 	writtenAt      time.Time
@@ -187,8 +187,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	owner := gridchild.OwnerOf(r.GridKind, grid)
 	switch changed := grid.DeepCopyObject().(type) {
 	case *v1.ServiceGrid:
-		again := r.reconcileService(ctx, changed, owner, m)
-		return r.writeStatus(ctx, grid, changed, m, again)
+		requeueTime := r.reconcileService(ctx, changed, owner, m)
+		return r.writeStatus(ctx, grid, changed, m, requeueTime)
 	case v1.Object:
 		return r.reconcileWorkloads(ctx, grid, changed, owner, m)
 	}
@@ -247,7 +247,7 @@ func (r *reconciler) reconcileWorkloads(
 	if err != nil {
 		m.heard = nil // the clocks of sites stop
 		status.ObservedGeneration = grid.GetGeneration()
-		c.stop(r.recordGridEvent(grid, m, err))
+		c.setFailed(r.recordGridEvent(grid, m, err))
 		return r.writeStatus(ctx, grid, changed, m, time.Time{})
 	}
 	// A plan gives a new revision only to sites that the written status lists, so the status may be written last.
@@ -259,14 +259,14 @@ func (r *reconciler) reconcileWorkloads(
 			r.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
 			m.heard = nil
 		}
-		c.problem(v1.ConditionDegraded, told.Reason, told.Message)
+		c.setProblem(v1.ConditionDegraded, told.Reason, told.Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, m, time.Time{})
 		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
 	report.summarize(status)
 	report.recordEvents()
 	shrinkStatus(status, m.largest)
-	result, err := r.writeStatus(ctx, grid, changed, m, p.again)
+	result, err := r.writeStatus(ctx, grid, changed, m, p.requeueTime)
 	if err != nil || changed.GetResourceVersion() == grid.GetResourceVersion() {
 		return result, err
 	}
@@ -331,10 +331,10 @@ func (r *reconciler) reconcileService(
 			grid.Name, v1.ServiceSuffix)
 	}
 	if outcome.err != nil {
-		c.stop(r.recordGridEvent(grid, m, outcome.err))
-		return outcome.again
+		c.setFailed(r.recordGridEvent(grid, m, outcome.err))
+		return outcome.requeueTime
 	}
-	m.told = gridchild.Error{}
+	m.lastRecorded = gridchild.Error{}
 	making := ""
 	if live := outcome.child; live == nil || live.deleting {
 		making = "the Service is being made"
@@ -342,7 +342,7 @@ func (r *reconciler) reconcileService(
 	} else {
 		c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, "Service "+live.name+" is as the grid says")
 	}
-	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
-	c.problem(v1.ConditionDegraded, "")
-	return outcome.again
+	c.setProblem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
+	c.setProblem(v1.ConditionDegraded, "")
+	return outcome.requeueTime
 }

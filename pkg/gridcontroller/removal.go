@@ -107,7 +107,7 @@ func (p *planned) losses() (all []loss) {
 		}
 		replicas, set, err := p.update.Replicas(site)
 		of, variant, marked := strings.Cut(live.variant, "@")
-		revision, wanted, marks := strings.Cut(to.Mark(site), "@")
+		revision, wanted, marks := strings.Cut(to.VariantAnnotation(site), "@")
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
 			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})

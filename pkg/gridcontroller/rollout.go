@@ -311,8 +311,8 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 	}, nil
 }
 
-// noteBroken notes since when a site does not work. A short failure is only reported and retried.
-func (p *synced) noteBroken(site string, state v1.SiteState, memory *siteMemory) {
+// trackBroken notes since when a site does not work. A short failure is only reported and retried.
+func (p *synced) trackBroken(site string, state v1.SiteState, memory *siteMemory) {
 	result, now, before := p.results[site], brokenSite{}, &memory.broken
 	switch {
 	case p.spec.Rollout == nil, p.sites[site].lost():

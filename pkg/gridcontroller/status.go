@@ -56,13 +56,13 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 func (p *synced) makeReport(ctx context.Context, states map[string]v1.SiteState) *report {
 	for _, site := range p.names {
 		states[site] = p.stateOf(site)
-		p.requeueAt(p.results[site].again)
+		p.requeueAt(p.results[site].requeueTime)
 	}
 	r := newReport(p, states)
 	r.explainStalled(ctx)
 	p.requeueAt(p.rollout.Again)
 	for site, memory := range p.memory.sites {
-		p.noteBroken(site, states[site], memory)
+		p.trackBroken(site, states[site], memory)
 	}
 	maps.DeleteFunc(p.memory.sites, func(site string, _ *siteMemory) bool { return states[site].Phase == "" })
 	return r
@@ -81,7 +81,7 @@ func (p *synced) stateOf(site string) v1.SiteState {
 	r, live, state := p.results[site], p.results[site].child, v1.SiteState{Phase: v1.SiteProgressing}
 	if live != nil {
 		state = liveState(live, v1.SiteProgressing)
-		if !live.held && p.complete(live) && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
+		if !live.held && p.complete(live) && live.observed && !live.deleting && !r.applied && r.requeueTime.IsZero() {
 			state.Phase = v1.SiteReady
 		}
 		if p.spec.Rollout != nil && live.revision != p.update.Revision {
@@ -92,7 +92,7 @@ func (p *synced) stateOf(site string) v1.SiteState {
 		told := gridchild.ErrorFrom(r.err)
 		state.Phase, state.Reason, state.Message = v1.SiteFailed, told.Reason, told.Message
 	}
-	p.followProgress(site, &state, live)
+	p.trackProgress(site, &state, live)
 	return state
 }
 
@@ -113,7 +113,7 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 		status.CurrentRevision = p.rollout.Current
 	} else if !slices.ContainsFunc(p.names, func(site string) bool {
 		r := p.results[site]
-		return r.err != nil || r.child == nil || !r.again.IsZero() && !r.applied
+		return r.err != nil || r.child == nil || !r.requeueTime.IsZero() && !r.applied
 	}) {
 		status.CurrentRevision = p.update.Revision // all workloads are made from it
 	}
@@ -123,7 +123,7 @@ func (p *report) summarize(status *v1.WorkloadGridStatus) {
 	p.setProblems(c, int(status.Sites))
 	p.setRollout(c)
 	if warnings := p.warnings(); len(warnings) > 0 {
-		c.problem(v1.ConditionSpecWarning, v1.ReasonNoEffect, warnings...)
+		c.setProblem(v1.ConditionSpecWarning, v1.ReasonNoEffect, warnings...)
 	} else {
 		meta.RemoveStatusCondition(c.of, v1.ConditionSpecWarning)
 	}
@@ -179,13 +179,13 @@ func (p *report) setProgressing(c conditions) {
 		going = fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
 			nameSome(due), first.UTC().Format(time.RFC3339))
 	}
-	c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing, going)
+	c.setProblem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing, going)
 }
 
 func (p *report) setProblems(c conditions, sites int) {
 	failing := p.describeProblems("failed", p.in[v1.SiteFailed], sites)
 	stalling := p.describeProblems("make no progress", p.in[v1.SiteStalled], sites)
-	c.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
+	c.setProblem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
 	reason, holding := v1.ReasonSitesStalled, ""
 	if failing != "" {
 		reason = v1.ReasonSitesFailed
@@ -194,7 +194,7 @@ func (p *report) setProblems(c conditions, sites int) {
 		told := gridchild.ErrorFrom(p.lossesHeld)
 		reason, holding = told.Reason, told.Message
 	}
-	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
+	c.setProblem(v1.ConditionDegraded, reason, holding, failing, stalling)
 }
 
 // setRollout replaces the conditions of the sites by those of an unfinished rollout.
@@ -232,7 +232,7 @@ func (p *report) warnings() (all []string) {
 				return live == nil || live.SelectsSite
 			}))
 	}
-	for _, name := range p.update.Idle(p.names) {
+	for _, name := range p.update.UnusedOverrides(p.names) {
 		all = append(all, fmt.Sprintf("spec.overrides[%s] selects no site", name))
 	}
 	for i, wave := range ptr.Deref(p.rollout.Status, v1.RolloutStatus{}).Waves {
@@ -288,15 +288,15 @@ func shrinkStatus(status *v1.WorkloadGridStatus, most int) {
 }
 
 // writeStatus writes the status of changed, a copy of grid, if it differs from grid's. It writes it at most once per
-// statusPause. again is when to reconcile again if nothing changes before; zero for never.
+// statusPause. requeueTime is when to reconcile again if nothing changes before; zero for never.
 func (r *reconciler) writeStatus(
-	ctx context.Context, grid, changed client.Object, m *gridMemory, again time.Time,
+	ctx context.Context, grid, changed client.Object, m *gridMemory, requeueTime time.Time,
 ) (reconcile.Result, error) {
 	now := r.clock.Now()
 	switch next := m.writtenAt.Add(statusPause); {
 	case equality.Semantic.DeepEqual(grid, changed):
 	case now.Before(next):
-		again = sooner(again, next)
+		requeueTime = sooner(requeueTime, next)
 	default:
 		m.writtenAt = now
 		err := r.writer.Status().Patch(ctx, changed,
@@ -306,24 +306,24 @@ func (r *reconciler) writeStatus(
 			m.writtenVersion = changed.GetResourceVersion()
 		case apierrors.IsNotFound(err):
 		case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
-			again = sooner(again, now.Add(statusPause))
+			requeueTime = sooner(requeueTime, now.Add(statusPause))
 		case m.largest > 1<<9 && (apierrors.IsRequestEntityTooLargeError(err) ||
 			strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max")): // etcd's
 			m.largest /= 2
 			klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.largest)
-			again = sooner(again, now.Add(statusPause))
+			requeueTime = sooner(requeueTime, now.Add(statusPause))
 		default:
 			return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
 		}
 	}
-	if again.IsZero() {
+	if requeueTime.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(again.Sub(now), time.Millisecond)}, nil
+	return reconcile.Result{RequeueAfter: max(requeueTime.Sub(now), time.Millisecond)}, nil
 }
 
-// stop sets the conditions of a grid that cannot be reconciled.
-func (c conditions) stop(p gridchild.Error) {
+// setFailed sets the conditions of a grid that cannot be reconciled.
+func (c conditions) setFailed(p gridchild.Error) {
 	c.set(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
@@ -341,8 +341,8 @@ func (c conditions) set(kind string, status metav1.ConditionStatus, reason, mess
 	})
 }
 
-// problem sets a condition that is true if any part is not empty.
-func (c conditions) problem(kind, reason string, parts ...string) {
+// setProblem sets a condition that is true if any part is not empty.
+func (c conditions) setProblem(kind, reason string, parts ...string) {
 	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	if len(parts) == 0 {
 		c.set(kind, metav1.ConditionFalse, v1.ReasonAsDesired, "")
@@ -425,7 +425,7 @@ func (p *report) recordEvents() {
 		p.recordGridEvent(p.grid, p.memory, gridchild.Errorf(v1.ReasonNoSites,
 			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))
 	default:
-		p.memory.told = gridchild.Error{}
+		p.memory.lastRecorded = gridchild.Error{}
 	}
 	for failure, sites := range fresh {
 		if len(sites) == 1 {
@@ -452,10 +452,10 @@ func (p *report) recordRollout() {
 
 // recordGridEvent records an event about the grid as a whole, once, and returns the failure that it is about.
 func (r *reconciler) recordGridEvent(grid client.Object, m *gridMemory, err error) gridchild.Error {
-	told := gridchild.ErrorFrom(err)
-	if m.told != told {
-		m.told = told
-		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+	failure := gridchild.ErrorFrom(err)
+	if m.lastRecorded != failure {
+		m.lastRecorded = failure
+		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, failure.Reason, "Sync", "%s", failure.Message)
 	}
-	return told
+	return failure
 }

@@ -49,7 +49,7 @@ func (p *planned) sync(ctx context.Context) *synced {
 		if err != nil {
 			s.results[site] = result{err: err}
 			if gridchild.ErrorFrom(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
-				s.results[site] = result{err: err, again: p.clock.Now().Add(firstRetry * 5)}
+				s.results[site] = result{err: err, requeueTime: p.clock.Now().Add(firstRetry * 5)}
 			}
 			continue
 		}
@@ -80,7 +80,7 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		t.turn++
 		p.syncAll(ctx, []*desired{probe})
 		switch outcome := p.results[probe.site]; {
-		case outcome.err == nil && outcome.again.IsZero():
+		case outcome.err == nil && outcome.requeueTime.IsZero():
 			t.refused = nil
 		case outcome.err != nil && gridchild.ErrorFrom(outcome.err).Reason == v1.ReasonRejected:
 			t.refused, t.by = outcome.err, probe.site
@@ -104,9 +104,9 @@ func (p *synced) syncTemplate(ctx context.Context, t *templateMemory, all []*des
 		"not tried, because the API server has refused this template for site %s: %s",
 		t.by, gridchild.ErrorFrom(t.refused).Message)
 	for _, d := range all {
-		p.results[d.site] = result{err: untried, again: t.retryAt, untried: true}
+		p.results[d.site] = result{err: untried, requeueTime: t.retryAt, untried: true}
 		if d.site == t.by {
-			p.results[d.site] = result{err: t.refused, again: t.retryAt}
+			p.results[d.site] = result{err: t.refused, requeueTime: t.retryAt}
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (p *synced) syncAll(ctx context.Context, all []*desired) {
 	group.SetLimit(maxWrites)
 	for i, d := range all {
 		if p.clock.Now().After(p.deadline) {
-			outcomes[i].again = p.clock.Now()
+			outcomes[i].requeueTime = p.clock.Now()
 			continue
 		}
 		d.child, outcomes[i].err = p.assignment.Render(d.site, p.targets[d.site].Templates, p.update)

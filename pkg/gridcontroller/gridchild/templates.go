@@ -103,8 +103,9 @@ func DescribeVariant(variant string) string {
 	return name + " with " + strings.ReplaceAll(overrides, ",", ", ")
 }
 
-// Mark returns the AnnotationVariant of a site's child; empty if no override selects sites by labels of nodes.
-func (t *Templates) Mark(site string) string {
+// VariantAnnotation returns the AnnotationVariant of a site's child; empty if no override selects sites by labels of
+// nodes.
+func (t *Templates) VariantAnnotation(site string) string {
 	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
 		return t.Revision + "@" + t.Variant(site)
 	}
@@ -233,15 +234,15 @@ func (t *Templates) overridesOf(site string) (all []*v1.Override) {
 	return all
 }
 
-// Idle returns the names of the overrides that select none of the sites.
-func (t *Templates) Idle(sites []string) []string {
-	var idle []string
+// UnusedOverrides returns the names of the overrides that select none of the sites.
+func (t *Templates) UnusedOverrides(sites []string) []string {
+	var unused []string
 	for i, m := range t.matchers {
 		if !slices.ContainsFunc(sites, m.matches) {
-			idle = append(idle, t.spec.Overrides[i].Name)
+			unused = append(unused, t.spec.Overrides[i].Name)
 		}
 	}
-	return idle
+	return unused
 }
 
 // unreachableTaints are the keys of the taints that evict pods from a node whose kubelet does not report.

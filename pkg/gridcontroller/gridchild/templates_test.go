@@ -87,7 +87,7 @@ func TestOverrides(t *testing.T) {
 			}
 		}
 	}
-	if got := templates.Idle([]string{"big-1", "lab"}); !slices.Equal(got, []string{"idle"}) {
+	if got := templates.UnusedOverrides([]string{"big-1", "lab"}); !slices.Equal(got, []string{"idle"}) {
 		t.Errorf("got %q", got)
 	}
 }

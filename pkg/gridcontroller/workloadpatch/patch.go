@@ -38,9 +38,9 @@ type Schemas struct {
 	read func() (*spec3.OpenAPI, error)
 
 	mu sync.Mutex // guards all below
-	// schemas are the schemas that were read last; nil before that. They are read again at the time again.
-	schemas map[string]*spec.Schema
-	again   time.Time
+	// schemas are the schemas that were read last; nil before that. They are read again at nextRead.
+	schemas  map[string]*spec.Schema
+	nextRead time.Time
 	// failure is the error of the last read; nil if it has not failed.
 	failure error
 }
@@ -88,14 +88,14 @@ func (s *Schemas) Merge(kind schema.GroupVersionKind) gridchild.Merge {
 func (s *Schemas) get() (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); !now.Before(s.again) {
+	if now := time.Now(); !now.Before(s.nextRead) {
 		document, err := s.read()
 		if err == nil && document.Components == nil {
 			err = errors.New("it is empty")
 		}
-		s.failure, s.again = err, now.Add(retryPause)
+		s.failure, s.nextRead = err, now.Add(retryPause)
 		if err == nil {
-			s.schemas, s.again = document.Components.Schemas, now.Add(maxAge)
+			s.schemas, s.nextRead = document.Components.Schemas, now.Add(maxAge)
 		}
 	}
 	if s.schemas == nil {

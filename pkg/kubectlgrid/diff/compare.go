@@ -191,7 +191,7 @@ func (s Source) try(ctx context.Context, a *Answer, child *unstructured.Unstruct
 	}
 	live, merged := s.live[child.GetName()], child.DeepCopy()
 	if live != nil {
-		err = gridchild.ExistingOf(live).Claim(s.owner, live.GetName())
+		err = gridchild.ExistingOf(live).CheckClaim(s.owner, live.GetName())
 	}
 	if err == nil {
 		err = s.API.Apply(ctx, client.ApplyConfigurationFromUnstructured(merged), client.FieldOwner(v1.FieldManager),

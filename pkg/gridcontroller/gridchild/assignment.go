@@ -12,8 +12,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Names has the names of the children of a grid's sites, whether the children exist or not.
-type Names struct {
+// Assignment has the names of the children of a grid's sites, whether the children exist or not.
+type Assignment struct {
 	// BySite has the names by site, Sites the sites by name.
 	BySite, Sites map[string]string
 	// Clashes has an error for each site that gets no name, because the site's own name is empty, or because another
@@ -44,51 +44,51 @@ func ExistingOf(u *unstructured.Unstructured) *Existing {
 // Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or belongs to
 // another grid. It depends on the names that exist and not on the children's labels, because everyone who may change a
 // child can change its labels. known returns the object of a name; nil if there is none.
-func Assign(o *Owner, sites []string, known func(name string) *Existing) *Names {
-	n := &Names{
+func Assign(o *Owner, sites []string, known func(name string) *Existing) *Assignment {
+	a := &Assignment{
 		BySite: map[string]string{}, Sites: map[string]string{}, Clashes: map[string]error{},
 		SelectsSite: map[string]bool{}, owner: o,
 	}
 	isOurs := func(name string) bool { // it is a child, or may be adopted
 		object := known(name)
-		return object != nil && object.Claim(o, name) == nil
+		return object != nil && object.CheckClaim(o, name) == nil
 	}
 	var others []string
 	for _, site := range sites {
 		natural := o.Name + "-" + site
 		switch object := known(natural); {
 		case site == "":
-			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
+			a.Clashes[site] = Errorf(v1.ReasonInvalidName,
 				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
 				o.Child.Kind, o.Key)
-		case o.CheckName(natural) != "", object != nil && errors.Is(object.Claim(o, natural), ErrTaken),
+		case o.CheckName(natural) != "", object != nil && errors.Is(object.CheckClaim(o, natural), ErrTaken),
 			!isOurs(natural) && isOurs(o.AlternativeChildName(o.Name, site)):
 			others = append(others, site)
 		default:
-			n.BySite[site], n.Sites[natural] = natural, site
+			a.BySite[site], a.Sites[natural] = natural, site
 		}
 	}
 	for _, site := range others {
 		name := o.AlternativeChildName(o.Name, site)
-		if other, ok := n.Sites[name]; ok {
-			n.Clashes[site] = Errorf(v1.ReasonNameConflict,
+		if other, ok := a.Sites[name]; ok {
+			a.Clashes[site] = Errorf(v1.ReasonNameConflict,
 				"the name %s for the %s of this site is that of site %s; give one of the two sites another name",
 				name, o.Child.Kind, other)
 			continue
 		}
-		n.BySite[site], n.Sites[name] = name, site
+		a.BySite[site], a.Sites[name] = name, site
 	}
-	for site, name := range n.BySite {
-		n.SelectsSite[site] = cmp.Or(known(name), &Existing{SelectsSite: o.SelectsSite}).SelectsSite
+	for site, name := range a.BySite {
+		a.SelectsSite[site] = cmp.Or(known(name), &Existing{SelectsSite: o.SelectsSite}).SelectsSite
 	}
-	return n
+	return a
 }
 
 // Render renders the child of a site from templates. now are those of the grid's spec, which has the replicas. In a
 // rollout the child has the revision of its templates in an annotation.
-func (n *Names) Render(site string, from, now *Templates) (*unstructured.Unstructured, error) {
+func (a *Assignment) Render(site string, from, now *Templates) (*unstructured.Unstructured, error) {
 	template, err := from.Of(site)
-	if err = cmp.Or(n.Clashes[site], err); err != nil {
+	if err = cmp.Or(a.Clashes[site], err); err != nil {
 		return nil, err
 	}
 	if from != now {
@@ -98,15 +98,15 @@ func (n *Names) Render(site string, from, now *Templates) (*unstructured.Unstruc
 		}
 	}
 	annotations := map[string]string{}
-	if mark := from.Mark(site); mark != "" {
-		annotations[v1.AnnotationVariant] = mark
+	if variant := from.VariantAnnotation(site); variant != "" {
+		annotations[v1.AnnotationVariant] = variant
 	}
 	if now.spec.Rollout != nil {
 		annotations[v1.AnnotationRevision] = from.Revision
 	}
-	of := *n.owner
-	of.SelectsSite = n.SelectsSite[site]
-	return OfSite(&of, site, n.BySite[site], template, annotations)
+	of := *a.owner
+	of.SelectsSite = a.SelectsSite[site]
+	return OfSite(&of, site, a.BySite[site], template, annotations)
 }
 
 var (
@@ -116,8 +116,9 @@ var (
 	ErrLeftOver = errors.New("left over")
 )
 
-// Claim returns nil if an object with the name of a child is the grid's child, or may be adopted, and else why not.
-func (e *Existing) Claim(o *Owner, name string) error {
+// CheckClaim returns nil if an object with the name of a child is the grid's child, or may be adopted, and else why
+// not.
+func (e *Existing) CheckClaim(o *Owner, name string) error {
 	switch by := e.Controller; {
 	case by != nil && by.UID == o.UID:
 		return nil

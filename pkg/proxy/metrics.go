@@ -75,7 +75,7 @@ func newMetrics(p *Proxy) *metrics {
 	}
 	m.registry.MustRegister(m.Collectors()...)
 	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.messagesIgnored,
-		m.neighbourRequests, p.broken.count,
+		m.neighbourRequests, p.panicked.count,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{p}, follow.Metrics(namespace, p.upstream.States))
 	return m

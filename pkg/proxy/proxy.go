@@ -105,7 +105,7 @@ type Proxy struct {
 	config    Config
 	revisions *history.Revisions
 	facts     *facts.Facts
-	broken    *brokenSteps
+	panicked  *panickedSteps
 	view      *view.View
 	sites     *view.Sites
 	upstream  *upstream.Upstream
@@ -155,7 +155,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	for _, step := range []func(klog.Logger) error{
-		p.checkAddresses, p.makeTLS, p.makeCache, p.makeTargets, p.makeLimits, p.makeSite,
+		p.checkAddresses, p.makeTLS, p.makeCache, p.makeTargets, p.makeLimits, p.makeAutonomy,
 	} {
 		if err := step(logger); err != nil {
 			return nil, err
@@ -212,10 +212,10 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	// The annotations are needed only if default/kubernetes is rewritten without a LocalEndpoint.
 	needsAnnotations := p.config.RewriteKubernetes && p.config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
-	p.broken = newBrokenSteps(logger)
+	p.panicked = newPanickedSteps(logger)
 	p.facts = facts.New(facts.Options{
 		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteKeys: p.config.SiteKeys,
-		OnPanic: p.broken.broke, Logger: logger.WithName("facts"),
+		OnPanic: p.panicked.stepPanicked, Logger: logger.WithName("facts"),
 	})
 	own, err := p.config.Connection.Config()
 	if err != nil {
@@ -235,7 +235,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.broken.relist = p.upstream.Relist
+	p.panicked.relist = p.upstream.Relist
 	for _, c := range p.serverConnections() {
 		c.OnChange(p.upstream.Retry)
 		c.Link().OnBack(apiclient.Spread, p.upstream.Retry)
@@ -282,8 +282,8 @@ func (p *Proxy) makeLimits(klog.Logger) error {
 	return nil
 }
 
-// makeSite makes the parts that watch nodes and pods of the site without the upstream.
-func (p *Proxy) makeSite(klog.Logger) error {
+// makeAutonomy makes the parts that watch nodes and pods of the site without the upstream.
+func (p *Proxy) makeAutonomy(klog.Logger) error {
 	if p.config.Autonomy != nil {
 		p.autonomy = deadnodes.New(deadnodes.Config{
 			Options:       *p.config.Autonomy,

@@ -9,9 +9,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// brokenSteps counts the steps of the cache that panicked, and lists the upstream again after them, because the change
-// of such a step may be missing.
-type brokenSteps struct {
+// panickedSteps counts the steps of the cache that panicked, and lists the upstream again after them, because the
+// change of such a step may be missing.
+type panickedSteps struct {
 	logger klog.Logger
 	// relist lists the upstream again.
 	relist func()
@@ -26,8 +26,8 @@ type brokenSteps struct {
 	due bool
 }
 
-func newBrokenSteps(logger klog.Logger) *brokenSteps {
-	return &brokenSteps{
+func newPanickedSteps(logger klog.Logger) *panickedSteps {
+	return &panickedSteps{
 		logger: logger,
 		count: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "cache_panics_total",
@@ -37,8 +37,8 @@ func newBrokenSteps(logger klog.Logger) *brokenSteps {
 	}
 }
 
-// broke is called within the step that panicked.
-func (b *brokenSteps) broke(err error) {
+// stepPanicked is called within the step that panicked.
+func (b *panickedSteps) stepPanicked(err error) {
 	b.logger.Error(err, "A step of the cache panicked, which is a defect of this program: please report it. What is "+
 		"shown stays, the cache is rebuilt, and the upstream is listed again")
 	b.count.Inc()

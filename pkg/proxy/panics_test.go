@@ -27,16 +27,16 @@ func TestBrokenSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lists atomic.Int64
 		var mended atomic.Bool
-		b, counted := newBrokenSteps(logr.Discard()), &counter{}
+		b, counted := newPanickedSteps(logr.Discard()), &counter{}
 		b.count = counted
 		b.relist = func() {
 			lists.Add(1)
 			if !mended.Load() {
-				b.broke(errors.New("again"))
+				b.stepPanicked(errors.New("again"))
 			}
 		}
-		b.broke(errors.New("a step"))
-		b.broke(errors.New("another one"))
+		b.stepPanicked(errors.New("a step"))
+		b.stepPanicked(errors.New("another one"))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if lists.Load() != 1 || counted.n.Load() != 3 {

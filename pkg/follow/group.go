@@ -77,7 +77,7 @@ func NewGroup(config *rest.Config, barrier Barrier) (*Group, error) {
 func (g *Group) Add(options Options) (*Source, error) {
 	s := &Source{
 		options: options, group: g, state: State{Name: options.Name, Optional: options.Optional},
-		hurry: make(chan struct{}, 1),
+		relistWanted: make(chan struct{}, 1),
 	}
 	var err error
 	if s.client, err = g.Client(options.Resource.GroupVersion(), s.noteResponse); err != nil {

@@ -90,8 +90,8 @@ type Source struct {
 	from string
 	// relists are the calls of Relist that wait for a list. Guarded by mu.
 	relists []chan error
-	// hurry has a value when there may be relists.
-	hurry chan struct{}
+	// relistWanted has a value when there may be relists.
+	relistWanted chan struct{}
 
 	// wanted, cancel and ended are guarded by the Group's lock. wanted is set from Start to Stop. While the source
 	// runs, cancel ends it; ended is closed when it has ended.
@@ -237,7 +237,7 @@ func (s *Source) relist(done chan error) {
 	s.relists = append(s.relists, done)
 	s.mu.Unlock()
 	select {
-	case s.hurry <- struct{}{}:
+	case s.relistWanted <- struct{}{}:
 	default:
 	}
 }
@@ -562,7 +562,7 @@ func (s *Source) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.hurry:
+		case <-s.relistWanted:
 			return nil // and the next attempt lists
 		case <-due:
 			s.next = tryList

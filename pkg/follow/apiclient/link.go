@@ -67,12 +67,12 @@ type Link struct {
 	back []func()
 	// patience is how long a probe may take until it fails; guarded by mu.
 	patience time.Duration
-	// hurry has a value when a probe is due at once.
-	hurry chan struct{}
+	// probeWanted has a value when a probe is due at once.
+	probeWanted chan struct{}
 }
 
 func newLink(probe func(ctx context.Context) error) *Link {
-	return &Link{probe: probe, patience: leastPatience, hurry: make(chan struct{}, 1)}
+	return &Link{probe: probe, patience: leastPatience, probeWanted: make(chan struct{}, 1)}
 }
 
 // Link returns the one Link of the Connection. It needs Link.Run.
@@ -171,7 +171,7 @@ func (l *Link) Suspect() {
 
 func (l *Link) wake() {
 	select {
-	case l.hurry <- struct{}{}:
+	case l.probeWanted <- struct{}{}:
 	default:
 	}
 }
@@ -252,7 +252,7 @@ func (l *Link) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
-		case <-l.hurry:
+		case <-l.probeWanted:
 			suspected = true
 		}
 	}

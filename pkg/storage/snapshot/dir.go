@@ -114,9 +114,9 @@ func (d *Dir) everything() iter.Seq2[string, []byte] {
 	}
 }
 
-// reserve makes sure that the next process begins above revision, and above as many revisions after it as this process
-// may give out until it calls reserve again. It is called before the first Save, and by Save.
-func (d *Dir) reserve(revision uint64) error {
+// reserveRevisions makes sure that the next process begins above revision, and above as many revisions after it as this
+// process may give out until it calls reserveRevisions again. It is called before the first Save, and by Save.
+func (d *Dir) reserveRevisions(revision uint64) error {
 	if revision+reserve/2 <= d.reserved {
 		return nil
 	}
@@ -138,7 +138,7 @@ func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error
 		return false, fmt.Errorf("encoding the snapshot: %w", err)
 	}
 	defer func() { d.content = content{} }()
-	if err := d.reserve(revision); err != nil {
+	if err := d.reserveRevisions(revision); err != nil {
 		return false, err
 	}
 	changes, digests, size := d.changes()

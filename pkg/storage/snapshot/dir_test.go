@@ -221,7 +221,7 @@ func TestFormerSnapshot(t *testing.T) {
 			}
 		}
 	}
-	if err := d.reserve(minRevision); err != nil {
+	if err := d.reserveRevisions(minRevision); err != nil {
 		t.Fatal(err)
 	}
 	closeDir(t, d)
@@ -356,7 +356,7 @@ func TestRevisionsGrow(t *testing.T) {
 		if s.History.Revision() <= last {
 			t.Fatalf("process %d begins at %d, the one before ended at %d", i, s.History.Revision(), last)
 		}
-		if err := d.reserve(s.History.Revision()); err != nil {
+		if err := d.reserveRevisions(s.History.Revision()); err != nil {
 			t.Fatal(err)
 		}
 		fill(t, s, 3)
@@ -394,17 +394,17 @@ func damageNewest(t *testing.T, path string) {
 // TestReserveIsRare: it is a writing too.
 func TestReserveIsRare(t *testing.T) {
 	d, _, _ := open(t, t.TempDir())
-	if err := d.reserve(1000); err != nil {
+	if err := d.reserveRevisions(1000); err != nil {
 		t.Fatal(err)
 	}
 	first := d.reserved
 	for _, used := range []uint64{1001, 1000 + reserve/4} {
-		if err := d.reserve(used); err != nil || d.reserved != first {
+		if err := d.reserveRevisions(used); err != nil || d.reserved != first {
 			t.Errorf("at %d: %d, %v", used, d.reserved, err)
 		}
 	}
 	used := first - 10
-	if err := d.reserve(used); err != nil || d.reserved <= used+reserve/2 {
+	if err := d.reserveRevisions(used); err != nil || d.reserved <= used+reserve/2 {
 		t.Errorf("at %d: %d, %v", used, d.reserved, err)
 	}
 }

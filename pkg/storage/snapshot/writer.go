@@ -44,8 +44,8 @@ type Writer struct {
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
 
-	// content is the Source's StateVersion when the last snapshot was written.
-	content uint64
+	// savedVersion is the Source's StateVersion when the last snapshot was written.
+	savedVersion uint64
 	// next is when to try again after an error.
 	next time.Time
 
@@ -72,7 +72,7 @@ func (w *Writer) Stats() Stats {
 // Run writes snapshots until ctx is done, and then a last one if something has changed.
 func (w *Writer) Run(ctx context.Context) {
 	w.Delay = cmp.Or(w.Delay, DefaultDelay)
-	w.reserve(ctx)
+	w.reserveRevisions(ctx)
 	select {
 	case <-w.Live:
 	case <-ctx.Done():
@@ -88,15 +88,17 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 	select {
 	case <-w.Live:
-		if w.Source.StateVersion() != w.content {
+		if w.Source.StateVersion() != w.savedVersion {
 			w.write(ctx)
 		}
 	default:
 	}
 }
 
-// reserve makes sure that the next process begins above the revisions that this one gives out.
-func (w *Writer) reserve(ctx context.Context) { w.noteWrite(ctx, false, w.Dir.reserve(w.Revision())) }
+// reserveRevisions makes sure that the next process begins above the revisions that this one gives out.
+func (w *Writer) reserveRevisions(ctx context.Context) {
+	w.recordWrite(ctx, false, w.Dir.reserveRevisions(w.Revision()))
+}
 
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
@@ -107,12 +109,12 @@ func (w *Writer) tick(ctx context.Context) {
 
 // write writes a snapshot if something has changed, or if the last one is too old.
 func (w *Writer) write(ctx context.Context) {
-	asOf, content := w.AsOf(), w.Source.StateVersion()
+	asOf, version := w.AsOf(), w.Source.StateVersion()
 	if asOf.IsZero() {
 		// All data came from a cache, so it is not newer than the last snapshot.
 		asOf = w.Dir.asOf
 	}
-	if content == w.content && asOf.Sub(w.Dir.asOf) < refreshAfter {
+	if version == w.savedVersion && asOf.Sub(w.Dir.asOf) < refreshAfter {
 		return
 	}
 	state, err := w.Source.State(w.Dir.NodeName, asOf)
@@ -121,13 +123,13 @@ func (w *Writer) write(ctx context.Context) {
 		written, err = w.Dir.Save(state, w.Revision())
 	}
 	if err == nil {
-		w.content = content
+		w.savedVersion = version
 	}
-	w.noteWrite(ctx, written, err)
+	w.recordWrite(ctx, written, err)
 }
 
-// noteWrite records the outcome of a write. An error is logged once, because a full disk stays full for long.
-func (w *Writer) noteWrite(ctx context.Context, written bool, err error) {
+// recordWrite records the outcome of a write. An error is logged once, because a full disk stays full for long.
+func (w *Writer) recordWrite(ctx context.Context, written bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	logger := klog.FromContext(ctx)

@@ -40,7 +40,7 @@ func newAuthorOf(t *testing.T, d *Dir, s *storagetest.Node) *author {
 		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf },
 	}
 	a.Delay = DefaultDelay
-	a.reserve(t.Context())
+	a.reserveRevisions(t.Context())
 	return a
 }
 

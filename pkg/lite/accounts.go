@@ -111,7 +111,7 @@ func (s *Store) noteScope(in scope, until time.Time) {
 		if read >= accountScopes {
 			return
 		}
-		s.noteNeeds()
+		s.signalNeeds()
 	}
 	set := s.set(in)
 	if until.After(set.read) {

@@ -174,7 +174,7 @@ func (f *fixture) kept(scopes int) {
 	f.Helper()
 	store := f.server.store
 	patience.Until(f.T, "what accounts read is kept", func() error {
-		store.noteNeeds()
+		store.signalNeeds()
 		store.mu.Lock()
 		defer store.mu.Unlock()
 		followed := 0
@@ -227,7 +227,7 @@ func TestAccounts(t *testing.T) {
 	f.rebootWithoutTheCloud()
 
 	f.server.store.mu.Lock()
-	age := time.Since(f.server.store.heard)
+	age := time.Since(f.server.store.lastContact)
 	f.server.store.mu.Unlock()
 	if age < 0 || age > time.Minute {
 		t.Errorf("kube-apiserver was last heard %s ago", age)
@@ -391,7 +391,7 @@ func TestStrangersWithTokens(t *testing.T) {
 		ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Minute)))
 	f.must(err)
 	store := f.server.store
-	f.heardAt(time.Now().Add(2 * time.Minute))
+	f.setLastContact(time.Now().Add(2 * time.Minute))
 	for token, want := range map[string]int{late: http.StatusOK, soon: http.StatusServiceUnavailable} {
 		if code, body := f.ask(token, paths[0]); code != want {
 			t.Errorf("with a clock that is behind: %d %s", code, body)
@@ -417,7 +417,7 @@ func TestTokenBeforeTheClock(t *testing.T) {
 	f.start()
 	f.readAll()
 	said := ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Hour))
-	said.IssuedAt = jwt.NewNumericDate(time.Now().Add(keepHeard - time.Minute))
+	said.IssuedAt = jwt.NewNumericDate(time.Now().Add(maxContactPrecision - time.Minute))
 	said.NotBefore = said.IssuedAt
 	token, err := sign(jose.ES256, f.cloud.issuer.key, f.cloud.issuer.id, said)
 	f.must(err)
@@ -542,7 +542,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 		f := &follower{store: s, sources: map[any]*follow.Source{}}
 		in := scope{kind: s.kinds[(&kind{resource: services.resource, account: dnsName}).key()]}
 		token := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns"}
-		// pass reports whether the scope is followed, as follower.update does.
+		// pass reports whether the scope is followed, as follower.syncSources does.
 		pass := func() bool {
 			wanted := needs{token: true}
 			f.addAccounts(t.Context(), wanted, s.scopes())
@@ -647,7 +647,7 @@ func (f *fixture) refusedOnce() {
 		}
 		return nil
 	})
-	f.server.store.noteNeeds()
+	f.server.store.signalNeeds()
 	time.Sleep(100 * time.Millisecond) // nothing is to follow
 	f.server.commit(klog.Background(), hourlyBytes)
 }

@@ -118,10 +118,10 @@ func TestRefusedAgainAndAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.server.commit(klog.Background(), hourlyBytes); i == 1 {
-			first = f.server.written()
+			first = f.server.bytesWritten()
 		}
 	}
-	if more := f.server.written() - first; more > 0 {
+	if more := f.server.bytesWritten() - first; more > 0 {
 		t.Errorf("18 more DELETEs have written %d bytes", more)
 	}
 }

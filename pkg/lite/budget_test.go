@@ -48,15 +48,15 @@ func TestHourlyBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		change(0, 10)
-		if s.written() == 0 || s.left() == 0 {
+		if s.bytesWritten() == 0 || s.budgetLeft() == 0 {
 			t.Error("a calm node is not written within a second")
 		}
 		const seconds = 900
 		for i := range seconds {
 			change(i, 1<<20)
 		}
-		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.written() > limit || s.left() > 0 {
-			t.Errorf("%d bytes in %d s, want %d at most", s.written(), seconds, limit)
+		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.bytesWritten() > limit || s.budgetLeft() > 0 {
+			t.Errorf("%d bytes in %d s, want %d at most", s.bytesWritten(), seconds, limit)
 		}
 		cancel()
 		<-ended
@@ -173,7 +173,7 @@ func (f diskFixture) isUnsaved(namespace, name string) bool {
 // tick does what keep does each second.
 func (f diskFixture) tick() {
 	time.Sleep(commitInterval)
-	f.commit(klog.Background(), f.left())
+	f.commit(klog.Background(), f.budgetLeft())
 }
 
 // TestOneTenantsChanges: when all large objects that a pod names change at once, a new pod of somebody else is on the
@@ -199,7 +199,7 @@ func TestOneTenantsChanges(t *testing.T) {
 			f.tick()
 		}
 		if took := time.Since(began); took > 10*time.Minute {
-			t.Errorf("it is on the disk after %s, of %d MiB", took, f.written()>>20)
+			t.Errorf("it is on the disk after %s, of %d MiB", took, f.bytesWritten()>>20)
 		}
 		for count, _ := f.store.unsavedChanges(); count > 0; count, _ = f.store.unsavedChanges() {
 			f.tick()

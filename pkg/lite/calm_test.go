@@ -39,7 +39,7 @@ func TestCalmHour(t *testing.T) {
 		s.disk = kept
 		scopes, tokens := calmNode(s.store)
 		s.commit(klog.Background(), hourlyBytes)
-		before, commits := s.written(), 0
+		before, commits := s.bytesWritten(), 0
 		t.Logf("with %d pods the first commit has %d kB", calmPods, before/1000)
 		for second := range 3600 {
 			time.Sleep(commitInterval)
@@ -53,12 +53,12 @@ func TestCalmHour(t *testing.T) {
 					s.store.putToken(request, calmToken())
 				}
 			}
-			last := s.written()
-			if s.commit(klog.Background(), hourlyBytes); s.written() > last {
+			last := s.bytesWritten()
+			if s.commit(klog.Background(), hourlyBytes); s.bytesWritten() > last {
 				commits++
 			}
 		}
-		written := s.written() - before
+		written := s.bytesWritten() - before
 		t.Logf("in an hour: %d commits, %d kB", commits, written/1000)
 		if written > calmBytes || commits > calmCommits {
 			t.Errorf("%d bytes were written, %d times", written, commits)

@@ -37,7 +37,7 @@ func (s *Server) condition() corev1.NodeCondition {
 		c.Status, c.Reason = corev1.ConditionFalse, "NoPodWouldStart"
 	case len(e.Stuck()) > 0:
 		c.Status, c.Reason = corev1.ConditionFalse, "SomePodsWouldNotStart"
-	case time.Since(time.Unix(s.asked.Load(), 0)) > askedWithin:
+	case time.Since(time.Unix(s.kubeletSeenAt.Load(), 0)) > askedWithin:
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "KubeletElsewhere",
 			"the kubelet does not ask lite-apiserver: does its --kubeconfig name it?"
 	}

@@ -284,7 +284,7 @@ func (p *keeper) at(version string, change func(to sink)) {
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
 	if p.server.store.setRemoval(uid, removal{at: time.Now().Add(-since), outcome: confirmed}) {
-		p.server.write(klog.Background(), p.server.store.takeRemovals)
+		p.server.commitTaken(klog.Background(), p.server.store.takeRemovals)
 	}
 }
 

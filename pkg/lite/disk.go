@@ -29,9 +29,9 @@ const (
 	storeDir = "store"
 )
 
-// open reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do not
-// keep the server from passing requests on. The only error is that another process uses the directory.
-func (s *Server) open(logger klog.Logger) error {
+// openStore reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do
+// not keep the server from passing requests on. The only error is that another process uses the directory.
+func (s *Server) openStore(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
 		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, StateSaved: s.store.noteStateSaved,
 		HourlyBytes: hourlyBytes})
@@ -68,12 +68,13 @@ func (s *Server) writeFiles(logger klog.Logger) {
 // commit writes what has changed to the disk. left is how many bytes may be written now. Which pods are gone does not
 // wait for the budget, and may use the reserved space.
 func (s *Server) commit(logger klog.Logger, left int64) {
-	if s.write(logger, s.store.takeRemovals); left > 0 {
-		s.write(logger, func() changes { return s.store.takePending(left) })
+	if s.commitTaken(logger, s.store.takeRemovals); left > 0 {
+		s.commitTaken(logger, func() changes { return s.store.takePending(left) })
 	}
 }
 
-func (s *Server) write(logger klog.Logger, take func() changes) {
+// commitTaken commits the changes that take returns.
+func (s *Server) commitTaken(logger klog.Logger, take func() changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of, before := take(), s.diskErr
@@ -99,7 +100,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, commitInterval, false, func(context.Context) (bool, error) {
 		tick++
 		count := s.store.recorded.Load()
-		s.commit(logger, s.left())
+		s.commit(logger, s.budgetLeft())
 		again := tick%int(lookInterval/commitInterval) == 0
 		if again {
 			s.writeFiles(logger) // the disk may have been full
@@ -113,15 +114,15 @@ func (s *Server) commitChanges(ctx context.Context) {
 	s.commit(logger, hourlyBytes)
 }
 
-// left returns how many bytes may be written to the disk now.
-func (s *Server) left() int64 {
+// budgetLeft returns how many bytes may be written to the disk now.
+func (s *Server) budgetLeft() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.disk.Left()
 }
 
-// written is how many bytes were written to the disk.
-func (s *Server) written() int64 {
+// bytesWritten returns how many bytes were written to the disk.
+func (s *Server) bytesWritten() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.disk.Written()

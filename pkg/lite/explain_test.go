@@ -326,7 +326,7 @@ func TestMaxOfflineAge(t *testing.T) {
 		{9 * time.Minute, ""}, {11 * time.Minute, "after --max-offline-age=10m0s"},
 		{-time.Minute, "the clock is behind"},
 	} {
-		f.heardAt(time.Now().Add(-test.ago))
+		f.setLastContact(time.Now().Add(-test.ago))
 		err, reasons := list(), f.report().Reasons
 		if test.want == "" {
 			if err != nil || len(reasons) > 0 {
@@ -343,7 +343,7 @@ func TestMaxOfflineAge(t *testing.T) {
 // --max-offline-age older, and only what it says of the node's pods counts.
 func TestAgeSurvives(t *testing.T) {
 	s := newStore("node0")
-	s.heardPrecision = time.Minute
+	s.contactPrecision = time.Minute
 	begin := time.Now()
 	s.noteContact(begin)
 	s.noteContact(begin.Add(59 * time.Second))
@@ -351,8 +351,8 @@ func TestAgeSurvives(t *testing.T) {
 	s.noteContact(begin.Add(100 * time.Second))
 	sink{s, scope{kind: services}}.ChangeAt("7", nil)
 	next := newStore("node0")
-	if err := next.load(taken(s, hourlyBytes)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
-		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
+	if err := next.load(taken(s, hourlyBytes)); err != nil || !next.lastContact.Equal(begin.Add(61*time.Second)) {
+		t.Errorf("%s after the first: %v", next.lastContact.Sub(begin), err)
 	}
 }
 
@@ -363,7 +363,7 @@ func TestCondition(t *testing.T) {
 	if c := f.condition(); c.Reason != "KubeletElsewhere" {
 		t.Errorf("no kubelet has asked, and it is %s: %s", c.Reason, c.Message)
 	}
-	f.server.asked.Store(time.Now().Unix())
+	f.server.kubeletSeenAt.Store(time.Now().Unix())
 	c := f.condition()
 	if c.Status != corev1.ConditionTrue || c.Type != v1.NodeStartsAlone {
 		t.Errorf("got %s %s: %s", c.Status, c.Reason, c.Message)

@@ -39,7 +39,7 @@ type follower struct {
 	api rest.Interface
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
-	// sources has the source of each need. Once Run is called, it is used by update only.
+	// sources has the source of each need. Once Run is called, it is used by syncSources only.
 	sources map[any]*follow.Source
 }
 
@@ -133,7 +133,7 @@ func (f *follower) follow(id any) (err error) {
 	case scope:
 		if id.kind.getOnly {
 			options = polled(id.kind.Resource, refetchInterval, func(ctx context.Context) error {
-				return f.get(ctx, id, source.Request(id.kind.Resource))
+				return f.fetchObject(ctx, id, source.Request(id.kind.Resource))
 			})
 		} else {
 			options = follow.Options{Name: id.kind.Resource, Namespace: id.namespace, FieldSelector: id.fields,
@@ -177,7 +177,7 @@ func (f *follower) Run(ctx context.Context) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
-		f.update(ctx)
+		f.syncSources(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -187,8 +187,8 @@ func (f *follower) Run(ctx context.Context) {
 	}
 }
 
-// update follows exactly the objects that the node's pods name and that accounts read.
-func (f *follower) update(ctx context.Context) {
+// syncSources follows exactly the objects that the node's pods name and that accounts read.
+func (f *follower) syncSources(ctx context.Context) {
 	if !f.store.isCurrent(podsOf(f.store.node)) {
 		return // objects that older pods name would be dropped
 	}
@@ -203,7 +203,7 @@ func (f *follower) update(ctx context.Context) {
 	for _, in := range nodeScopes(f.store.node) {
 		wanted[in] = true
 	}
-	known := f.store.scopes() // later reads of accounts are left to the next update
+	known := f.store.scopes() // later reads of accounts are left to the next call
 	f.addAccounts(ctx, wanted, known)
 	for id := range wanted {
 		if _, ok := f.sources[id]; ok {
@@ -233,14 +233,14 @@ func (f *follower) isRefused(state follow.State) bool {
 	return !state.ForbiddenSince.IsZero() && time.Since(state.ForbiddenSince) >= f.patience
 }
 
-// get gets an object that may be got, but not followed.
-func (f *follower) get(ctx context.Context, in scope, request *rest.Request) error {
+// fetchObject fetches an object that may be got, but not followed.
+func (f *follower) fetchObject(ctx context.Context, in scope, request *rest.Request) error {
 	got, err := request.NamespaceIfScoped(in.namespace, in.namespace != "").Name(in.object()).Do(ctx).Get()
 	to := sink{f.store, in}
 	switch notFound := isNotFound(err, in.object()); {
 	case notFound && in.kind.account != "":
 		f.store.dropSet(in)
-		f.store.noteNeeds()
+		f.store.signalNeeds()
 	case notFound:
 		// The answer has no version. That of the pods is one that kube-apiserver had reached.
 		to.ChangeAt(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })

@@ -104,7 +104,7 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 	now, pod := s.now(), s.findObject(types.NamespacedName{Namespace: of.Namespace, Name: of.Pod.Name}, pods)
 	// kube-apiserver has signed it, so it has been valid. A clock that is behind must not make it invalid.
 	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
-		keepHeard); err != nil {
+		maxContactPrecision); err != nil {
 		return "", err
 	}
 	switch {

@@ -129,7 +129,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 	patience.Until(t, "the large objects are forgotten", func() error {
 		select {
 		case <-s.needed:
-			f.update(ctx)
+			f.syncSources(ctx)
 		default:
 		}
 		if len(f.sources) != followed || len(s.heavy) != 2 {
@@ -146,7 +146,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 			t.Errorf("of pod %s %d needs are listed, which are left out", pod.Name, len(needed))
 		}
 	}
-	if f.update(ctx); len(f.sources) != followed {
+	if f.syncSources(ctx); len(f.sources) != followed {
 		t.Errorf("%d are followed, and will be forgotten again", len(f.sources))
 	}
 	patience.Until(t, "what the other pod names is kept", func() error {

@@ -46,7 +46,7 @@ func newMetrics(s *Server) *metrics {
 			return float64(count)
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
-			Help: "Bytes written to the store on the disk."}, func() float64 { return float64(s.written()) }),
+			Help: "Bytes written to the store on the disk."}, func() float64 { return float64(s.bytesWritten()) }),
 		follow.Metrics(namespace, s.follower.groups[""].States),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

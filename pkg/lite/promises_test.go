@@ -114,7 +114,7 @@ func TestServerWithAPath(t *testing.T) {
 func TestCertificateOfTheLastMinutes(t *testing.T) {
 	t.Parallel()
 	f := running(t)
-	f.heardAt(time.Now()) // which is 10 minutes before the power failed
+	f.setLastContact(time.Now()) // which is 10 minutes before the power failed
 	f.stop()
 	f.cloud.end()
 	truth := time.Now().Add(9 * time.Minute)

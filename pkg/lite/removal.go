@@ -174,7 +174,7 @@ func (s *Server) intendRemoval(w http.ResponseWriter, r *http.Request) (*http.Re
 // commitRemoval records the removal of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) commitRemoval(of *http.Request, uid types.UID, how outcome) {
 	if s.store.setRemoval(uid, removal{at: time.Now(), outcome: how}) {
-		s.write(klog.FromContext(of.Context()), s.store.takeRemovals)
+		s.commitTaken(klog.FromContext(of.Context()), s.store.takeRemovals)
 	}
 }
 

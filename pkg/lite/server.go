@@ -76,8 +76,8 @@ type Server struct {
 	follower  *follower
 	link      *apiclient.Link
 	metrics   *metrics
-	// asked is when the kubelet last sent a request, in seconds since 1970.
-	asked atomic.Int64
+	// kubeletSeenAt is when the kubelet last sent a request, in seconds since 1970.
+	kubeletSeenAt atomic.Int64
 	// callers and tokens limit the requests of clients other than the kubelet: by the user or address that a request
 	// comes from, who may make up any number of tokens, and by the token, as one user may run several accounts.
 	callers, tokens *quota.Quota
@@ -121,7 +121,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	s.link.Require("/api/v1/nodes/" + s.store.node)
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
-		s.store.heardPrecision = min(keepHeard, config.MaxOfflineAge/10)
+		s.store.contactPrecision = min(maxContactPrecision, config.MaxOfflineAge/10)
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if err := s.useCA(); err != nil {
@@ -136,8 +136,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	if s.listener, err = listen.TCP(context.Background(), "--port", config.Address); err != nil {
 		return nil, err
 	}
-	if err = s.open(logger); err == nil {
-		err = s.connect()
+	if err = s.openStore(logger); err == nil {
+		err = s.makeUpstreamClients()
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.disk.Close(), s.listener.Close())
@@ -146,8 +146,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// connect makes what asks kube-apiserver.
-func (s *Server) connect() (err error) {
+// makeUpstreamClients makes what asks kube-apiserver.
+func (s *Server) makeUpstreamClients() (err error) {
 	if s.follower, err = newFollower(s.store, s.connection); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
-	s.asked.Store(time.Now().Unix())
+	s.kubeletSeenAt.Store(time.Now().Unix())
 	noted, err := s.intendRemoval(w, r)
 	if err != nil {
 		serve.WriteError(w, r, err)
@@ -312,7 +312,7 @@ func (s *Server) checkAge() error {
 		return nil
 	}
 	s.store.mu.Lock()
-	age := time.Since(s.store.heard)
+	age := time.Since(s.store.lastContact)
 	s.store.mu.Unlock()
 	switch {
 	case age < 0:

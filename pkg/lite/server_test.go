@@ -471,8 +471,8 @@ func (c *cloud) says(path string, object any) {
 	c.lists[path] = object
 }
 
-// heardAt lets the server have heard of kube-apiserver last at a time.
-func (f *fixture) heardAt(at time.Time) {
+// setLastContact sets when the server last heard of kube-apiserver.
+func (f *fixture) setLastContact(at time.Time) {
 	f.server.store.mu.Lock()
 	defer f.server.store.mu.Unlock()
 	f.server.store.noteContact(at)
@@ -617,13 +617,13 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 	in := named(volumes, "", "volume")
 	from, err := server.follower.groups[byName].Add(follow.Options{Resource: volumes.GroupVersionResource})
 	f.must(err)
-	f.must(server.follower.get(t.Context(), in, from.Request("test")))
+	f.must(server.follower.fetchObject(t.Context(), in, from.Request("test")))
 	for _, other := range []string{"PersistentVolume other", "Secret volume"} {
 		kind, name, _ := strings.Cut(other, " ")
 		f.cloud.says("/api/v1/persistentvolumes/volume", metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
 			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "9"}})
-		err := server.follower.get(t.Context(), in, from.Request("test"))
+		err := server.follower.fetchObject(t.Context(), in, from.Request("test"))
 		if version, _, _ := server.store.readScope(in); err == nil || version != 4 {
 			t.Errorf("%s: %v, and the version is %d", other, err, version)
 		}

@@ -44,7 +44,7 @@ func (k sink) Apply(o *wire.Object) {
 	set.objects[name] = o
 	k.store.recordObject(k.scope, name, o)
 	if namedByPods[k.scope.kind] && set.size() > namedBytes {
-		k.store.noteNeeds() // pods may name more than is kept
+		k.store.signalNeeds() // pods may name more than is kept
 	}
 }
 
@@ -104,7 +104,7 @@ func (k sink) ChangeAt(version string, apply func()) {
 	}
 	set := s.set(k.scope)
 	if naming[k.scope.kind] && !set.current {
-		s.noteNeeds() // the objects that they name are followed from now on
+		s.signalNeeds() // the objects that they name are followed from now on
 	}
 	if k.scope == podsOf(s.node) {
 		s.noteContact(time.Now())

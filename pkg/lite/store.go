@@ -48,14 +48,14 @@ type Store struct {
 	// pending are the changes that are not on the disk, by their keys. inState are those that the last result of
 	// wholeState includes.
 	pending, inState changes
-	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
-	// a bookmark at least about every minute. heardHere is when heard was received or read, by the monotonic clock of
-	// this process, which changes of the wall clock do not affect.
-	heard, heardHere time.Time
+	// lastContact is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It
+	// sends a bookmark at least about every minute. lastContactHere is when that was received or read, by the monotonic
+	// clock of this process, which changes of the wall clock do not affect.
+	lastContact, lastContactHere time.Time
 	// certified is when the validity of the kubelet's certificate begins.
 	certified time.Time
-	// heardPrecision is how much older than heard the value on the disk may be.
-	heardPrecision time.Duration
+	// contactPrecision is how much older than lastContact the value on the disk may be.
+	contactPrecision time.Duration
 	// keys are the cluster's keys for tokens, and keysAt is when they were received.
 	keys   jose.JSONWebKeySet
 	keysAt time.Time
@@ -116,16 +116,17 @@ func (t token) mayBeOlder(age time.Duration) bool {
 	return max(time.Since(t.fetched), time.Now().Round(0).Sub(t.fetched)) >= age // Round takes the monotonic clock off
 }
 
-// keepHeard is how much older than the last contact with kube-apiserver the one on the disk may be.
-const keepHeard = 10 * time.Minute
+// maxContactPrecision is how much older than the last contact with kube-apiserver the one on the disk may be.
+const maxContactPrecision = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, removals: map[types.UID]removal{},
-		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{}, heardPrecision: keepHeard,
-		leavesOut: true,
-		needed:    make(chan struct{}, 1),
+		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{},
+		contactPrecision: maxContactPrecision,
+		leavesOut:        true,
+		needed:           make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -177,8 +178,8 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 			s.remove(in)
 		}
 	}
-	s.heardHere = time.Now()
-	s.noteNeeds()
+	s.lastContactHere = time.Now()
+	s.signalNeeds()
 	return problems
 }
 
@@ -212,7 +213,7 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 	case letter == keyRemoval && len(parts) == 2:
 		s.removals[types.UID(parts[1])] = removalOf(value)
 	case letter == keyHeard:
-		err = s.heard.UnmarshalText(value)
+		err = s.lastContact.UnmarshalText(value)
 	case letter == keyKeys:
 		err = s.useKeys(value)
 	}
@@ -274,7 +275,7 @@ func (s *Store) recordValue(key string, value []byte) { s.recordChange(key, chan
 func (s *Store) recordObject(in scope, name types.NamespacedName, o *wire.Object) {
 	s.recordChange(objectKey(in, name), change{object: o, in: in, name: name})
 	if naming[in.kind] {
-		s.noteNeeds()
+		s.signalNeeds()
 	}
 }
 
@@ -303,8 +304,8 @@ func (s *Store) unsavedChanges() (count int, since time.Time) {
 	return len(s.pending), since
 }
 
-// noteNeeds reports that the needs of the node's pods may have changed.
-func (s *Store) noteNeeds() {
+// signalNeeds wakes the follower, because the needs of the node's pods may have changed.
+func (s *Store) signalNeeds() {
 	select {
 	case s.needed <- struct{}{}:
 	default:
@@ -331,10 +332,10 @@ func (s *Store) isCurrent(of scope) bool {
 
 // noteContact records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
 func (s *Store) noteContact(now time.Time) {
-	s.heard, s.heardHere = now.Round(0), time.Now()
+	s.lastContact, s.lastContactHere = now.Round(0), time.Now()
 	var kept time.Time
 	_ = kept.UnmarshalText(s.values[keyHeard]) // it is zero if there is none
-	if age := now.Sub(kept); age < 0 || age > s.heardPrecision {
+	if age := now.Sub(kept); age < 0 || age > s.contactPrecision {
 		s.recordValue(keyHeard, textOf(now))
 	}
 }
@@ -539,7 +540,7 @@ func (s *Store) now() time.Time {
 			now = bound
 		}
 	}
-	atLeast(s.heard.Add(time.Since(s.heardHere)))
+	atLeast(s.lastContact.Add(time.Since(s.lastContactHere)))
 	atLeast(s.certified)
 	for _, kept := range s.tokens {
 		if atLeast(kept.Issued); !kept.fetched.IsZero() {

@@ -29,7 +29,7 @@ var node0 = pkix.Name{CommonName: "system:node:node0", Organization: []string{no
 func (f *fixture) rebootBehind(behind time.Duration) {
 	f.Helper()
 	truth := time.Now().Add(behind)
-	f.heardAt(truth)
+	f.setLastContact(truth)
 	f.stop() // which commits
 	f.cloud.end()
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, truth.Add(time.Hour)))

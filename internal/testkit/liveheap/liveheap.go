@@ -1,7 +1,10 @@
 // Package liveheap measures the heap, for tests of bounds on memory.
 package liveheap
 
-import "runtime"
+import (
+	"runtime"
+	"runtime/pprof"
+)
 
 // Size returns the size of the objects on the heap that are still needed, in bytes.
 func Size() int {
@@ -11,3 +14,6 @@ func Size() int {
 	runtime.ReadMemStats(&stats)
 	return int(stats.HeapAlloc) //nolint:gosec // no heap is as large
 }
+
+// Threads returns how many threads the runtime has made.
+func Threads() int { return pprof.Lookup("threadcreate").Count() }

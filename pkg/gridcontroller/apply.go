@@ -52,7 +52,7 @@ type identity struct{ name, variant, digest string }
 // result is what became of a child.
 type result struct {
 	// child is the live child as far as it is known; nil if it does not exist, or is not the grid's.
-	child *child
+	child *liveChild
 	// err is why the child is not as desired. untried is set if that is only because another site's child was refused.
 	err     error
 	untried bool
@@ -81,7 +81,7 @@ func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desir
 }
 
 // settled returns the result from the cache and the memory; false if syncChild must be called. live may be nil.
-func settled(now time.Time, live *child, d *desired, m *siteMemory) (result, bool) {
+func settled(now time.Time, live *liveChild, d *desired, m *siteMemory) (result, bool) {
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
 		m.failure, m.retries = nil, 0
@@ -126,7 +126,7 @@ func (s childSync) applyIfNeeded(ctx context.Context) result {
 	case s.m.sameAs(live, s.d):
 		return result{child: live}
 	case live.legacy, !live.ownedBy(s.o):
-		taken, err := s.takeOver(ctx, !live.ownedBy(s.o))
+		taken, err := s.migrateManagedFields(ctx, !live.ownedBy(s.o))
 		if err != nil {
 			return result{child: live, err: fmt.Errorf("taking over: %w", err)}
 		}
@@ -148,7 +148,7 @@ func (s childSync) applyIfNeeded(ctx context.Context) result {
 }
 
 // restoreLabel gives a child its label back, if somebody has removed it. The cache has only objects with the label.
-func (s childSync) restoreLabel(ctx context.Context, live *child) error {
+func (s childSync) restoreLabel(ctx context.Context, live *liveChild) error {
 	if live.Grid != "" || live.deleting || live.held {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (s childSync) restoreLabel(ctx context.Context, live *child) error {
 }
 
 // checkClaim returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
-func (s childSync) checkClaim(ctx context.Context, live *child) error {
+func (s childSync) checkClaim(ctx context.Context, live *liveChild) error {
 	err := live.CheckClaim(s.o, live.name)
 	if err != nil || live.ownedBy(s.o) {
 		return err
@@ -173,7 +173,7 @@ func (s childSync) checkClaim(ctx context.Context, live *child) error {
 
 // applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
 // it fails if someone else has created the object meanwhile and owns its fields.
-func (s childSync) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
+func (s childSync) applyChild(ctx context.Context, live *liveChild) (applied *liveChild, handedOver string, err error) {
 	u := s.d.child.DeepCopy()
 	var options []client.ApplyOption
 	if live != nil {
@@ -199,7 +199,7 @@ func (r *reconciler) deleteObject(ctx context.Context, object client.Object) err
 }
 
 // sameAs reports whether the child is as desired, and remembers that.
-func (m *siteMemory) sameAs(live *child, d *desired) bool {
+func (m *siteMemory) sameAs(live *liveChild, d *desired) bool {
 	switch {
 	case live.legacy:
 		return false
@@ -234,8 +234,9 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	}, command)
 }
 
-// takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
-func (s childSync) takeOver(ctx context.Context, adopted bool) (*child, error) {
+// migrateManagedFields makes fields of other managers ours, and returns the resulting child; nil if there were no such
+// fields.
+func (s childSync) migrateManagedFields(ctx context.Context, adopted bool) (*liveChild, error) {
 	u := childObject(s.o.GridKind)
 	if err := s.apiReader.Get(ctx, types.NamespacedName{Namespace: s.o.Namespace, Name: s.d.name}, u); err != nil {
 		return nil, err
@@ -265,7 +266,7 @@ func (s childSync) takeOver(ctx context.Context, adopted bool) (*child, error) {
 
 // handOver gives the current spec.replicas to a separate field manager, and returns them. Otherwise the API server
 // would reset the field to its default when the template stops setting it: 1 replica, in all sites at once.
-func (s childSync) handOver(ctx context.Context, live *child) (string, error) {
+func (s childSync) handOver(ctx context.Context, live *liveChild) (string, error) {
 	only := objectOf(s.o, live)
 	only.Object["spec"] = map[string]any{"replicas": live.progress.replicas}
 	only.SetResourceVersion(live.resourceVersion) // a conflict if someone has scaled it meanwhile

@@ -27,7 +27,7 @@ import (
 
 // jobName is the name of the Job of a site's check: another one for each attempt, workload, and edit of the check.
 func (p *assigned) jobName(site string, attempt *metav1.Time, check *v1.Check) string {
-	live := cmp.Or(p.child(site), &child{})
+	live := cmp.Or(p.child(site), &liveChild{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update.Revision,
 		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
 	// A shortened name may end with a character that is not allowed there.

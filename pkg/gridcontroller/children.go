@@ -17,7 +17,7 @@ import (
 // getChild returns nil if the child does not exist.
 func (r *reconciler) getChild(
 	ctx context.Context, from client.Reader, o *gridchild.Owner, name string,
-) (*child, error) {
+) (*liveChild, error) {
 	u := childObject(o.GridKind)
 	err := from.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
@@ -30,7 +30,7 @@ func (r *reconciler) getChild(
 }
 
 // objectOf returns a child's kind, name and UID as an object.
-func objectOf(o *gridchild.Owner, live *child) *unstructured.Unstructured {
+func objectOf(o *gridchild.Owner, live *liveChild) *unstructured.Unstructured {
 	u := childObject(o.GridKind)
 	u.SetNamespace(o.Namespace)
 	u.SetName(live.name)
@@ -46,7 +46,7 @@ func ownerOf(object client.Object) []string {
 }
 
 // childrenOf returns a grid's children from the cache, by name.
-func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*child, error) {
+func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[string]*liveChild, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(o.Child.GroupVersion().WithKind(o.Child.Kind + "List"))
 	err := r.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: string(o.UID)},
@@ -54,7 +54,7 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss: %w", o.Child.Kind, err)
 	}
-	children := make(map[string]*child, len(list.Items))
+	children := make(map[string]*liveChild, len(list.Items))
 	for i := range list.Items {
 		live, err := childOf(&list.Items[i])
 		if err != nil {
@@ -65,6 +65,6 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 	return children, nil
 }
 
-func (c *child) ownedBy(o *gridchild.Owner) bool {
+func (c *liveChild) ownedBy(o *gridchild.Owner) bool {
 	return c.Controller != nil && c.Controller.UID == o.UID
 }

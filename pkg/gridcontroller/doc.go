@@ -4,12 +4,12 @@
 // A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends only on the grid and the site (package
 // gridchild). It is applied with server-side apply under one field manager. It is applied again if the desired child
 // has another digest than the applied one, if somebody has taken a field from the manager, or if the spec has changed
-// since the apply (child.go). So drift in fields that the grid sets is reverted, and fields of others are kept.
+// since the apply (live_child.go). So drift in fields that the grid sets is reverted, and fields of others are kept.
 //
 // One reconciler handles all kinds (reconcile.go): workloads in passes over all sites of a grid, whose stages are types
 // (pass.go). All kinds use the same code for a single child (apply.go), with retries and a backoff for each child,
 // so that the failure of one site does not stop the others. The caches have only what determines the sites (sites.go),
-// and those parts of children that the comparison and the status need (child.go).
+// and those parts of children that the comparison and the status need (live_child.go).
 //
 // # When the API server is away, or wrong
 //

@@ -43,7 +43,7 @@ type assigned struct {
 
 	// assignment says which site has which child. children has the grid's children by name, and those to be adopted.
 	assignment *gridchild.Assignment
-	children   map[string]*child
+	children   map[string]*liveChild
 	// cluster is what templates and waves depend on besides the grid.
 	cluster gridchild.Cluster
 	waves   gridchild.Waves
@@ -116,7 +116,7 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-func (p *pass) runStages(ctx context.Context, children map[string]*child) (*report, error) {
+func (p *pass) runStages(ctx context.Context, children map[string]*liveChild) (*report, error) {
 	assigned, err := p.assign(ctx, children)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (p *pass) runStages(ctx context.Context, children map[string]*child) (*repo
 }
 
 // assign assigns the grid's workloads to its sites, and reads the revisions.
-func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assigned, err error) {
+func (p *pass) assign(ctx context.Context, children map[string]*liveChild) (_ *assigned, err error) {
 	revision, err := p.ensureRevision(ctx)
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 				a.children[name] = live
 			}
 		}
-		return cmp.Or(live, &child{}).Existing
+		return cmp.Or(live, &liveChild{}).Existing
 	})
 	a.fitsSome = sync.OnceValue(func() bool {
 		return slices.ContainsFunc(p.names, func(site string) bool { return a.fitsSite(site, a.update.Revision) })
@@ -159,4 +159,4 @@ func (p *pass) assign(ctx context.Context, children map[string]*child) (_ *assig
 }
 
 // child returns the child of a site, or the workload that may be adopted; nil if neither exists.
-func (p *assigned) child(site string) *child { return p.children[p.assignment.BySite[site]] }
+func (p *assigned) child(site string) *liveChild { return p.children[p.assignment.BySite[site]] }

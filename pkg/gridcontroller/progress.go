@@ -29,7 +29,7 @@ func podCounts(state v1.SiteState) [3]int64 {
 
 // trackProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
-func (p *planned) trackProgress(site string, state *v1.SiteState, live *child) {
+func (p *planned) trackProgress(site string, state *v1.SiteState, live *liveChild) {
 	m := p.memory.ofSite(site)
 	silent := p.sites[site].silent
 	returned := silent < m.silent
@@ -98,7 +98,7 @@ func (p *planned) trackProgress(site string, state *v1.SiteState, live *child) {
 }
 
 // describeLack is what a site without progress has and lacks.
-func (p *pass) describeLack(state *v1.SiteState, live *child) string {
+func (p *pass) describeLack(state *v1.SiteState, live *liveChild) string {
 	text := fmt.Sprintf("%d of %d pods are ready, %d updated", state.ReadyReplicas, state.Replicas,
 		state.UpdatedReplicas)
 	if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {

@@ -82,11 +82,11 @@ type gridMemory struct {
 	approved map[string]bool
 	key      string
 	// revisions are the grid's ControllerRevisions; nil if they must be read. jobs are the Jobs of checks, by name, as
-	// they were at jobsAt. heard is Known of the last plan.
-	revisions []*appsv1.ControllerRevision
-	jobs      map[string]*batchv1.Job
-	jobsAt    time.Time
-	heard     []rollout.Heard
+	// they were at jobsAt. heartbeats are those of the last plan.
+	revisions  []*appsv1.ControllerRevision
+	jobs       map[string]*batchv1.Job
+	jobsAt     time.Time
+	heartbeats []rollout.Heartbeat
 	// lastPass is when the last pass began, and leap how far the clock was set since the first one.
 	lastPass time.Time
 	leap     time.Duration
@@ -115,7 +115,7 @@ type siteMemory struct {
 	// found to belong together. As long as desired is the same, another specHash is drift.
 	same struct{ desired, specHash string }
 	// applied is the child after the last apply.
-	applied   child
+	applied   liveChild
 	appliedAt time.Time
 	// failure is the error of the last attempt to sync; nil after a success. failed is the digest that it was for.
 	failure error
@@ -242,10 +242,10 @@ func (r *reconciler) reconcileWorkloads(
 	c := conditions{&status.Conditions, grid.GetGeneration()}
 	err = cmp.Or(gridchild.CheckKey(owner.Key), r.config.Limits.check(owner.Key, len(p.names)))
 	if err == nil {
-		err = p.holdKey(children)
+		err = p.checkKeyChange(children)
 	}
 	if err != nil {
-		m.heard = nil // the clocks of sites stop
+		m.heartbeats = nil // the clocks of sites stop
 		status.ObservedGeneration = grid.GetGeneration()
 		c.setFailed(r.recordGridEvent(grid, m, err))
 		return r.writeStatus(ctx, grid, changed, m, time.Time{})
@@ -257,7 +257,7 @@ func (r *reconciler) reconcileWorkloads(
 		// If no plan was made for long, no controller followed the rollout in that time.
 		if of := p.status.Rollout; of != nil && of.HeardTime != nil &&
 			r.clock.Since(of.HeardTime.Time) >= p.spec.ProgressDeadline() {
-			m.heard = nil
+			m.heartbeats = nil
 		}
 		c.setProblem(v1.ConditionDegraded, told.Reason, told.Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, m, time.Time{})

@@ -54,7 +54,7 @@ func approvalToken(sites []string, more ...string) string {
 
 // vanished is a child of a site that has lost its last node.
 type vanished struct {
-	live *child
+	live *liveChild
 	at   time.Time // when it is deleted
 }
 
@@ -121,7 +121,7 @@ func (p *planned) losses() (all []loss) {
 }
 
 // empties reports whether a site's DaemonSet, which runs, is about to get a template that fits none of its nodes.
-func (p *planned) empties(site string, live *child) bool {
+func (p *planned) empties(site string, live *liveChild) bool {
 	if p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas == 0 {
 		return false
 	}
@@ -224,7 +224,7 @@ func (p *synced) removeVanished(ctx context.Context) map[string]v1.SiteState {
 // removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
 // the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data. An API server
 // without any nodes probably has. If it has not, no pods are running that would have to be removed.
-func (p *pass) removeSite(ctx context.Context, live *child) error {
+func (p *pass) removeSite(ctx context.Context, live *liveChild) error {
 	named := strings.TrimPrefix(live.name, p.owner.Name+"-") // the label that names the site may have been changed
 	if len(validation.IsValidLabelValue(named)) > 0 {        // it is not a site, but the end of some name
 		named = live.site
@@ -245,9 +245,9 @@ func (p *pass) removeSite(ctx context.Context, live *child) error {
 	return p.deleteObject(ctx, objectOf(p.owner, live))
 }
 
-// holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
+// checkKeyChange holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
 // workloads that it needs an approval. It returns why, or nil.
-func (p *pass) holdKey(children map[string]*child) error {
+func (p *pass) checkKeyChange(children map[string]*liveChild) error {
 	m, key := p.memory, p.spec.GridUniqKey
 	var sites []string
 	for _, live := range children {

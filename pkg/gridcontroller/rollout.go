@@ -95,7 +95,7 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 		Rollout: p.spec.Rollout, Revision: p.update.Revision, Deadline: p.spec.ProgressDeadline(),
 		Current: p.status.CurrentRevision, Update: p.status.UpdateRevision, Status: p.status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(), Leap: p.memory.leap, Followed: p.memory.heard,
+		Now: p.clock.Now(), Leap: p.memory.leap, Followed: p.memory.heartbeats,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update.Revision, p.grid.GetGeneration()) {
 		in.AtOnce = p.update.Revision
@@ -108,10 +108,10 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 	}
 	plan := rollout.NewPlan(in)
 	if len(plan.Ask)+len(plan.Checks) > 0 {
-		p.readPodsAndChecks(ctx, plan, in)
+		p.readPodsAndRunChecks(ctx, plan, in)
 		plan = rollout.NewPlan(in)
 	}
-	p.memory.heard = plan.Followed
+	p.memory.heartbeats = plan.Followed
 	return plan
 }
 
@@ -147,7 +147,7 @@ func (p *assigned) rolloutSite(site string) rollout.Site {
 }
 
 // revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
-func (p *assigned) revisionOf(site string, live *child) string {
+func (p *assigned) revisionOf(site string, live *liveChild) string {
 	own, applied := live.ownedBy(p.owner), p.memory.ofSite(site).applied.revision
 	switch {
 	case own && live.revision == "" && !live.annotated && p.status.CurrentRevision != p.update.Revision:
@@ -162,7 +162,7 @@ func (p *assigned) revisionOf(site string, live *child) string {
 
 // complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count
 // those on nodes that say that they are not ready. That it wants no pods need not be what a person wants.
-func (p *assigned) complete(live *child) bool {
+func (p *assigned) complete(live *liveChild) bool {
 	return live.progress.complete && (live.progress.strays == 0 || !p.sites[live.site].notReady()) &&
 		(p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas > 0 || p.excludes(live.site))
 }
@@ -190,9 +190,9 @@ func (p *assigned) fitsOf(site, revision string) (func(*corev1.Node) bool, error
 	return templates.Fits(site)
 }
 
-// readPodsAndChecks answers the plan's questions for pods, and runs the checks that are due by these answers. Questions
-// for which the time is too short are left to the next pass.
-func (p *assigned) readPodsAndChecks(ctx context.Context, plan rollout.Plan, in rollout.Input) {
+// readPodsAndRunChecks answers the plan's questions for pods, and runs the checks that are due by these answers.
+// Questions for which the time is too short are left to the next pass.
+func (p *assigned) readPodsAndRunChecks(ctx context.Context, plan rollout.Plan, in rollout.Input) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	byName := make(map[string]*rollout.Site, len(in.Sites))

@@ -39,7 +39,7 @@ const (
 )
 
 // liveState returns the state of a live child: phase, unless an annotation holds the child.
-func liveState(live *child, phase v1.SitePhase) v1.SiteState {
+func liveState(live *liveChild, phase v1.SitePhase) v1.SiteState {
 	state := v1.SiteState{
 		Phase:    phase,
 		Replicas: live.progress.replicas, UpdatedReplicas: live.progress.updated,

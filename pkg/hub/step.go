@@ -46,7 +46,7 @@ func (s reading) publish(c *facts.Change) {
 	}
 	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
 	// of the labels of the nodes that it names.
-	changed := sets.KeySet(c.Objects)
+	changed := sets.KeySet(c.EndpointsObjects)
 	for key := range c.Plain {
 		if key.Resource == served.Services {
 			changed.Insert(t.publishService(key.Name)...)
@@ -86,7 +86,7 @@ func (t *step) publishNode(name string, o *wire.Object) {
 }
 
 // publishService publishes a Service, or its removal, and returns its slices.
-func (t *step) publishService(name types.NamespacedName) (slices []*facts.Object) {
+func (t *step) publishService(name types.NamespacedName) (slices []*facts.EndpointsObject) {
 	var after *object
 	if s := t.facts.Service(name); s != nil {
 		slices = s.Objects(served.EndpointSlices)
@@ -101,7 +101,7 @@ func (t *step) publishService(name types.NamespacedName) (slices []*facts.Object
 
 // placementOf returns the present placement of a slice. It is in every share, whole, if no key governs it, if the key
 // "*" matches every endpoint, or if it belongs to default/kubernetes, whose endpoint nodes replace by their own.
-func (t *step) placementOf(o *facts.Object) placement {
+func (t *step) placementOf(o *facts.EndpointsObject) placement {
 	if o.Gone {
 		return placement{}
 	}
@@ -120,7 +120,7 @@ func (t *step) placementOf(o *facts.Object) placement {
 }
 
 // publishSlice publishes the change of a slice to the classes whose parts of it differ.
-func (t *step) publishSlice(o *facts.Object) {
+func (t *step) publishSlice(o *facts.EndpointsObject) {
 	after := t.placementOf(o)
 	was, is := t.slices[o].splitFor(&wire.Parts{}, t.labelsBefore), after.splitFor(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after
@@ -173,9 +173,9 @@ func (t *step) affected(was, is placement) map[*class]struct{} {
 	return classes
 }
 
-// countNodeRefs counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more
+// updateNodeRefs counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more
 // -1). It publishes labels that the class did not need before, or no longer needs.
-func (t *step) countNodeRefs(c *class, o *object, more int) {
+func (t *step) updateNodeRefs(c *class, o *object, more int) {
 	if o == nil {
 		return
 	}
@@ -204,8 +204,8 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 	default:
 		t.buckets[bucket].objects[name] = after
 	}
-	t.countNodeRefs(c, after, 1)
-	t.countNodeRefs(c, before, -1)
+	t.updateNodeRefs(c, after, 1)
+	t.updateNodeRefs(c, before, -1)
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return

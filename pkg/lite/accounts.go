@@ -219,7 +219,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known map[scop
 			candidates = append(candidates, candidate{needs{in: true}, in, []*int{left[account], leftOfAll}})
 		}
 	}
-	f.store.keep(wanted, candidates)
+	f.store.selectWithinBudgets(wanted, candidates)
 }
 
 // reportAccounts adds the accounts to the report.

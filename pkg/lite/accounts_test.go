@@ -495,7 +495,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 				fmt.Sprint("large-", i))
 			sink{s, in}.ChangeAt("7", func() {
 				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-					Namespace: "shop", Name: in.object(), ResourceVersion: "7",
+					Namespace: "shop", Name: in.objectName(), ResourceVersion: "7",
 					Annotations: map[string]string{"large": strings.Repeat("x", size)}}})})
 			})
 		}

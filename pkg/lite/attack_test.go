@@ -202,7 +202,7 @@ func TestUnreadableEntry(t *testing.T) {
 		to := sink{from, in}
 		to.ChangeAt("5", func() {
 			to.Apply(wiretest.Object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
-				Name: in.object(), ResourceVersion: "5"}}))
+				Name: in.objectName(), ResourceVersion: "5"}}))
 		})
 	}
 	state := taken(from, hourlyBytes)

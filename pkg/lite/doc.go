@@ -20,6 +20,6 @@
 //   - accounts.go notes the accounts' reads; keys.go identifies accounts by their tokens and the cluster's keys.
 //   - disk.go commits changes, and reports those that are not on the disk; removal.go notes which pods are removed.
 //   - The Link of pkg/follow/apiclient knows whether kube-apiserver answers.
-//   - refusals.go recognises pods that a kubelet does not start, whatever answers it gets.
+//   - pod_start.go recognises pods that a kubelet does not start, whatever answers it gets.
 //   - Server passes requests on, or answers them from the Store.
 package lite

@@ -63,7 +63,7 @@ func (s *Server) explain() *Explanation {
 		}
 	}
 	ofTokens, node := readImagesOfTokens(recordsDir), s.store.nodeObject()
-	left := s.store.keep(needs{}, s.store.ofPods(pods))
+	left := s.store.selectWithinBudgets(needs{}, s.store.podCandidates(pods))
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (hasEnded(pod) && !isShutDown(pod)) {
@@ -105,8 +105,8 @@ func (s *start) explain() {
 			continue
 		}
 		in, _ := id.(scope)
-		what := in.kind.Kind + " " + in.object()
-		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
+		what := in.kind.Kind + " " + in.objectName()
+		name := types.NamespacedName{Namespace: in.namespace, Name: in.objectName()}
 		switch _, objects, ok := s.store.readScope(in); {
 		case !ok:
 			s.add("%s is not known", what)

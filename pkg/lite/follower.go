@@ -199,7 +199,7 @@ func (f *follower) syncSources(ctx context.Context) {
 		return // do not drop anything because of an error
 	}
 	wanted := needs{}
-	f.store.keep(wanted, f.store.ofPods(pods))
+	f.store.selectWithinBudgets(wanted, f.store.podCandidates(pods))
 	for _, in := range nodeScopes(f.store.node) {
 		wanted[in] = true
 	}
@@ -235,9 +235,9 @@ func (f *follower) isRefused(state follow.State) bool {
 
 // fetchObject fetches an object that may be got, but not followed.
 func (f *follower) fetchObject(ctx context.Context, in scope, request *rest.Request) error {
-	got, err := request.NamespaceIfScoped(in.namespace, in.namespace != "").Name(in.object()).Do(ctx).Get()
+	got, err := request.NamespaceIfScoped(in.namespace, in.namespace != "").Name(in.objectName()).Do(ctx).Get()
 	to := sink{f.store, in}
-	switch notFound := isNotFound(err, in.object()); {
+	switch notFound := isNotFound(err, in.objectName()); {
 	case notFound && in.kind.account != "":
 		f.store.dropSet(in)
 		f.store.signalNeeds()
@@ -249,7 +249,7 @@ func (f *follower) fetchObject(ctx context.Context, in scope, request *rest.Requ
 		return err
 	}
 	object, _ := got.(follow.Object)
-	if object.Object == nil || object.Kind != in.kind.Kind || object.Name != in.object() {
+	if object.Object == nil || object.Kind != in.kind.Kind || object.Name != in.objectName() {
 		return fmt.Errorf("the answer is another object: %T of kind %q", got, object.Kind)
 	}
 	to.ChangeAt(object.ResourceVersion, func() { to.Apply(object.Object) })

@@ -82,8 +82,8 @@ func named(k *kind, namespace, name string) scope {
 	return scope{k, namespace, fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
-// object returns the name of the one object that the scope may have; "" if it may have others.
-func (s scope) object() string {
+// objectName returns the name of the one object that the scope may have; "" if it may have others.
+func (s scope) objectName() string {
 	selector, err := fields.ParseSelector(s.fields)
 	if err != nil {
 		return ""

@@ -149,7 +149,8 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
 		// The client is in this process too, and keeps little of the answers.
-		HTTP2:           &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10, MaxReceiveBufferPerStream: 64 << 10},
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10,
+			MaxReceiveBufferPerStream: 64 << 10},
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	for range requests {
 		held.Go(func() {

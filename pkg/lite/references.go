@@ -70,8 +70,8 @@ type leftOut struct {
 	again time.Time
 }
 
-// ofPods returns the candidates that pods name.
-func (s *Store) ofPods(pods []*corev1.Pod) (all []candidate) {
+// podCandidates returns the candidates that pods name.
+func (s *Store) podCandidates(pods []*corev1.Pod) (all []candidate) {
 	left := new(podsBytes)
 	for _, pod := range pods {
 		of, _ := s.needsOf(pod)
@@ -80,14 +80,14 @@ func (s *Store) ofPods(pods []*corev1.Pod) (all []candidate) {
 	return all
 }
 
-// keep adds candidates to all that is kept, the smallest first, as long as their budgets last. It returns the others,
-// with their sizes in bytes.
-func (s *Store) keep(all needs, candidates []candidate) (left map[any]int) {
+// selectWithinBudgets adds candidates to all that is kept, the smallest first, as long as their budgets last. It
+// returns the others, with their sizes in bytes.
+func (s *Store) selectWithinBudgets(all needs, candidates []candidate) (left map[any]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, sizes := time.Now(), map[any]int{}
 	maps.DeleteFunc(s.heavy, func(_ any, heavy leftOut) bool { return !now.Before(heavy.again) })
-	size := func(of candidate) int { return max(s.more(all, of.needs), s.heavy[of.id].size) }
+	size := func(of candidate) int { return max(s.extraBytes(all, of.needs), s.heavy[of.id].size) }
 	for _, of := range candidates {
 		sizes[of.id] = size(of)
 	}
@@ -113,8 +113,8 @@ func (s *Store) keep(all needs, candidates []candidate) (left map[any]int) {
 	return left
 }
 
-// more returns how many bytes needs take that are not among all. The caller holds the lock.
-func (s *Store) more(all, of needs) (bytes int) {
+// extraBytes returns how many bytes needs take that are not among all. The caller holds the lock.
+func (s *Store) extraBytes(all, of needs) (bytes int) {
 	for id := range of {
 		if _, there := all[id]; there {
 			continue
@@ -155,7 +155,7 @@ type referrer struct {
 
 func (r referrer) add() {
 	for _, s := range r.pod.Spec.ImagePullSecrets {
-		r.optional(secrets, s.Name, new(true))
+		r.addObject(secrets, s.Name, new(true))
 	}
 	for i := range r.pod.Spec.Volumes {
 		r.volume(&r.pod.Spec.Volumes[i])
@@ -164,15 +164,15 @@ func (r referrer) add() {
 		for _, from := range c.EnvFrom {
 			secret := ptr.Deref(from.SecretRef, corev1.SecretEnvSource{})
 			config := ptr.Deref(from.ConfigMapRef, corev1.ConfigMapEnvSource{})
-			r.optional(secrets, secret.Name, secret.Optional)
-			r.optional(configMaps, config.Name, config.Optional)
+			r.addObject(secrets, secret.Name, secret.Optional)
+			r.addObject(configMaps, config.Name, config.Optional)
 		}
 		for _, variable := range c.Env {
 			from := ptr.Deref(variable.ValueFrom, corev1.EnvVarSource{})
 			secret := ptr.Deref(from.SecretKeyRef, corev1.SecretKeySelector{})
 			config := ptr.Deref(from.ConfigMapKeyRef, corev1.ConfigMapKeySelector{})
-			r.optional(secrets, secret.Name, secret.Optional, secret.Key)
-			r.optional(configMaps, config.Name, config.Optional, config.Key)
+			r.addObject(secrets, secret.Name, secret.Optional, secret.Key)
+			r.addObject(configMaps, config.Name, config.Optional, config.Key)
 		}
 	}
 	for _, claim := range r.pod.Spec.ResourceClaims {
@@ -185,11 +185,11 @@ func (r referrer) add() {
 	r.named(resourceClaims, made.ResourceClaimName)
 }
 
-func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
+func (r referrer) named(k *kind, name string) { r.addObject(k, name, nil) }
 
-// optional adds an object and the keys that it must have, unless the name is empty. If optional is true, the pod starts
-// without them.
-func (r referrer) optional(k *kind, name string, optional *bool, keys ...string) {
+// addObject adds an object and the keys that it must have, unless the name is empty. If optional is true, the pod
+// starts without them.
+func (r referrer) addObject(k *kind, name string, optional *bool, keys ...string) {
 	if name == "" {
 		return
 	}
@@ -225,15 +225,15 @@ func (r referrer) volume(v *corev1.Volume) {
 	}
 	switch {
 	case v.Secret != nil:
-		r.optional(secrets, v.Secret.SecretName, v.Secret.Optional, keysOf(v.Secret.Items)...)
+		r.addObject(secrets, v.Secret.SecretName, v.Secret.Optional, keysOf(v.Secret.Items)...)
 	case v.ConfigMap != nil:
-		r.optional(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional, keysOf(v.ConfigMap.Items)...)
+		r.addObject(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional, keysOf(v.ConfigMap.Items)...)
 	case v.Projected != nil:
 		for _, from := range v.Projected.Sources {
 			secret := ptr.Deref(from.Secret, corev1.SecretProjection{})
 			config := ptr.Deref(from.ConfigMap, corev1.ConfigMapProjection{})
-			r.optional(secrets, secret.Name, secret.Optional, keysOf(secret.Items)...)
-			r.optional(configMaps, config.Name, config.Optional, keysOf(config.Items)...)
+			r.addObject(secrets, secret.Name, secret.Optional, keysOf(secret.Items)...)
+			r.addObject(configMaps, config.Name, config.Optional, keysOf(config.Items)...)
 			if token := from.ServiceAccountToken; token != nil {
 				r.token(token.Audience, token.ExpirationSeconds)
 			}

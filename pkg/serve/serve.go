@@ -125,8 +125,8 @@ type requestScope struct {
 	history *history.History
 	// cleanups are made when the request is over.
 	cleanups *cleanups
-	// marks is set if the client asks that restored and corrected answers are marked, marked if this answer is.
-	marks, marked bool
+	// wantsStaleMark is set if the client asks that restored and corrected answers are marked, isStale if this one is.
+	wantsStaleMark, isStale bool
 }
 
 // whenReadable calls answer once the resource can be read. It returns the error of answer, or why the resource cannot
@@ -147,13 +147,14 @@ func (s *Server) whenReadable(
 	if err := s.awaitReadable(r, h, resource); err != nil {
 		return err
 	}
-	scope := requestScope{history: h, cleanups: cleanups, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
-	scope.marked = scope.marks && s.corrected(h)
-	if scope.marked {
+	scope := requestScope{history: h, cleanups: cleanups,
+		wantsStaleMark: r.Header.Get(RestoredHeader) == RestoredMarked}
+	scope.isStale = scope.wantsStaleMark && s.corrected(h)
+	if scope.isStale {
 		w.Header().Set(RestoredHeader, RestoredMarked)
 	}
 	// A client that stores answers on disk itself may have a newer state (RFC 9111, section 5.2.1.4).
-	if h.Restored() && !scope.marks && HeaderHas(r, "Cache-Control", "no-cache") {
+	if h.Restored() && !scope.wantsStaleMark && HeaderHas(r, "Cache-Control", "no-cache") {
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}

@@ -133,7 +133,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	}
 	for {
 		// The watch ends when its mark is no longer right. The next watch has the right one.
-		if c.marks && c.marked != c.s.corrected(c.history) {
+		if c.wantsStaleMark && c.isStale != c.s.corrected(c.history) {
 			return c.maybeBookmark()
 		}
 		changed, err := c.sendBatch()

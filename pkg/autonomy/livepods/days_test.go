@@ -78,7 +78,7 @@ func newSettledBench(t *testing.T, pod cri.Pod, slices ...*discoveryv1.EndpointS
 	return b
 }
 
-func (b *bench) boot(state *facts.State) {
+func (b *bench) boot(state *facts.Snapshot) {
 	b.store = storagetest.New(storagetest.Options{
 		NodeName: "n0", KeepKubernetesEndpoint: true, Clock: func() time.Time { return b.now },
 	})
@@ -144,7 +144,7 @@ func (b *bench) beat(minutes int) {
 // restart starts the wrapper again, from its snapshot.
 func (b *bench) restart() {
 	b.t.Helper()
-	state, err := b.store.View.State("n0", b.now)
+	state, err := b.store.View.Snapshot("n0", b.now)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ type machine struct {
 	// The wrapper.
 	store    *storagetest.Node
 	keeper   *Keeper
-	snapshot *facts.State
+	snapshot *facts.Snapshot
 	content  uint64
 	saved    seconds
 	synced   bool
@@ -1091,9 +1091,10 @@ func (m *machine) look() {
 		m.away = never
 		m.blank = m.unasked || m.blank && (!m.link || m.w.now-max(m.linked, m.begun, m.blind()) < 200)
 	}
-	if m.synced && m.link && (m.w.now-m.saved >= 5 && m.content != m.store.View.StateVersion() || m.snapshot == nil) {
-		if state, err := m.store.View.State(m.name, m.w.clock()); err == nil {
-			m.snapshot, m.content, m.saved = state, m.store.View.StateVersion(), m.w.now
+	changed := m.content != m.store.View.SnapshotVersion()
+	if m.synced && m.link && (m.w.now-m.saved >= 5 && changed || m.snapshot == nil) {
+		if state, err := m.store.View.Snapshot(m.name, m.w.clock()); err == nil {
+			m.snapshot, m.content, m.saved = state, m.store.View.SnapshotVersion(), m.w.now
 			m.inSnapshot = m.received
 		}
 	}

@@ -60,7 +60,7 @@ func (m marks) list() []string {
 
 // readAttempt continues the attempt of the written status, or begins a new one.
 func (p *planner) readAttempt() {
-	p.heard = p.lastHeard()
+	p.heard = p.lastHeartbeat()
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
 	case p.Status != nil && p.Status.StartTime != nil && p.Update == p.Revision:
@@ -70,7 +70,7 @@ func (p *planner) readAttempt() {
 			p.listed[of.Name], p.written[of.Name] = of, of.State
 		}
 		p.upgrade()
-		p.catchUp()
+		p.shiftClocks()
 	case p.Current == "" && !others: // a new grid: all sites get the revision at once
 		p.newAttempt()
 		p.status.AtOnce, p.plan.Current = true, p.Revision

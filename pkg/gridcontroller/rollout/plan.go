@@ -80,14 +80,14 @@ type Input struct {
 	Now  time.Time
 	Leap time.Duration
 	// Followed is Plan.Followed of this process's last plan; nil if it has made none.
-	Followed []Heard
+	Followed []Heartbeat
 	// Most is the largest number of sites that the status lists; zero for 500.
 	Most int
 }
 
-// Heard is a Status.HeardTime, and what this process knows of it. Gap is for how long no controller followed the
+// Heartbeat is a Status.HeardTime, and what this process knows of it. Gap is for how long no controller followed the
 // rollout after that time. Leap is what Input.Leap was when the process found that out, or made that status.
-type Heard struct {
+type Heartbeat struct {
 	*metav1.Time
 	Gap, Leap time.Duration
 }
@@ -106,7 +106,7 @@ type Plan struct {
 	Again time.Time
 	// Followed are those of the written and of this plan's status. Gap is for how long nobody followed the rollout
 	// before.
-	Followed []Heard
+	Followed []Heartbeat
 	Gap      time.Duration
 }
 
@@ -135,7 +135,7 @@ type planner struct {
 	// maxFailures sites have failed. resuming: somebody has just resumed it, and the status must be written first.
 	outage           string
 	within, resuming bool
-	heard            Heard // that of the written status
+	heard            Heartbeat // that of the written status
 }
 
 // NewPlan makes a plan.
@@ -169,7 +169,7 @@ func NewPlan(in Input) Plan {
 		p.advance()
 	}
 	p.setStatus()
-	p.stampHeard()
+	p.stampHeartbeat()
 	return p.plan
 }
 
@@ -230,7 +230,7 @@ func (p *planner) leftOut(u *Site) bool {
 	return u.Held || idle || p.accepted.named(u.Name)
 }
 
-// excused reports whether the rollout does not wait for a site. Suspects are judged by the wave, see muster.
+// excused reports whether the rollout does not wait for a site. Suspects are judged by the wave, see tallyWave.
 func (p *planner) excused(u *Site) bool {
 	of := p.listed[u.Name]
 	switch {

@@ -145,23 +145,23 @@ func move(by time.Duration, times ...**metav1.Time) {
 	}
 }
 
-// lastHeard returns what this process knows of the HeardTime of the written status.
-func (p *planner) lastHeard() Heard {
+// lastHeartbeat returns what this process knows of the HeardTime of the written status.
+func (p *planner) lastHeartbeat() Heartbeat {
 	if p.Status == nil || p.Status.HeardTime == nil {
-		return Heard{Leap: p.Leap}
+		return Heartbeat{Leap: p.Leap}
 	}
 	at := p.Status.HeardTime
-	if i := slices.IndexFunc(p.Followed, func(of Heard) bool { return of.Equal(at) }); i >= 0 {
+	if i := slices.IndexFunc(p.Followed, func(of Heartbeat) bool { return of.Equal(at) }); i >= 0 {
 		return p.Followed[i]
 	}
-	return Heard{at, p.Now.Sub(at.Time).Truncate(time.Second), p.Leap}
+	return Heartbeat{at, p.Now.Sub(at.Time).Truncate(time.Second), p.Leap}
 }
 
-// catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
+// shiftClocks moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
 // control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
 // If that time is negative, the clock was set back. All clocks move with that of the controller, if somebody has set it
 // or suspended its machine.
-func (p *planner) catchUp() {
+func (p *planner) shiftClocks() {
 	leap := (p.Leap - p.heard.Leap + min(p.heard.Gap, 0)).Truncate(time.Second)
 	p.plan.Gap = max(p.heard.Gap, 0)
 	for _, of := range p.listed {
@@ -172,8 +172,8 @@ func (p *planner) catchUp() {
 	}
 }
 
-// stampHeard stamps a status that has changed, or whose clocks have run for long, with the present time.
-func (p *planner) stampHeard() {
+// stampHeartbeat stamps a status that has changed, or whose clocks have run for long, with the present time.
+func (p *planner) stampHeartbeat() {
 	s := p.status
 	until := ptr.Deref(s.HeardTime, metav1.Time{}).Add(p.Deadline / 2)
 	rest := []v1.RolloutSiteState{
@@ -187,7 +187,7 @@ func (p *planner) stampHeard() {
 	default:
 		s.HeardTime = p.second()
 	}
-	p.plan.Followed = []Heard{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
+	p.plan.Followed = []Heartbeat{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
 }
 
 // pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until

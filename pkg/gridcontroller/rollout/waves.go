@@ -38,7 +38,7 @@ func (p *planner) advance() {
 // remaining returns the sites for which the rollout waits. Once it is complete, these are no new ones.
 func (p *planner) remaining() (all []*Site) {
 	for wave := range p.waves {
-		m := p.muster(wave)
+		m := p.tallyWave(wave)
 		for _, site := range m.holding {
 			if !p.done || site.Exists {
 				all = append(all, site)
@@ -107,8 +107,8 @@ func (p *planner) mayBegin(u *Site) bool {
 	return !p.hasRevision(u) && !u.Held && !p.silent(u) && (u.Exists || p.plan.Current != p.Revision)
 }
 
-// muster is the state of the sites of a wave.
-type muster struct {
+// waveTally is the state of the sites of a wave.
+type waveTally struct {
 	// holding are the sites for which the wave waits, suspects those that fell silent with the change.
 	holding, suspects []*Site
 	proven            int
@@ -118,8 +118,8 @@ type muster struct {
 	until           time.Time
 }
 
-func (p *planner) muster(wave int) muster {
-	m := muster{soaking: true}
+func (p *planner) tallyWave(wave int) waveTally {
+	m := waveTally{soaking: true}
 	for _, u := range p.waves[wave] {
 		state := p.state(u)
 		switch {
@@ -143,7 +143,7 @@ func (p *planner) muster(wave int) muster {
 // gatePasses reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven,
 // or a person must have approved. If the wave asks for an approval, it must have been given.
 func (p *planner) gatePasses(wave int) bool {
-	m := p.muster(wave)
+	m := p.tallyWave(wave)
 	switch {
 	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
 		return false
@@ -184,7 +184,7 @@ func (p *planner) gatePasses(wave int) bool {
 // askForSuspects asks for an approval of the suspects that take the places for which a wave waits, if there are any.
 func (p *planner) askForSuspects(wave int) bool {
 	for of := range p.waves {
-		m := p.muster(of)
+		m := p.tallyWave(of)
 		if (of != wave && p.room()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.frozen() {
 			continue
 		}

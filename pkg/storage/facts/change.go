@@ -39,8 +39,8 @@ type Change struct {
 	// NodesGiven has the objects that InputNodes was given, including nodes whose labels did not change; nil for nodes
 	// that were removed.
 	NodesGiven map[string]*wire.Object
-	// Objects has the added, changed or removed objects that list endpoints.
-	Objects map[*Object]struct{}
+	// EndpointsObjects has the added, changed or removed objects that list endpoints.
+	EndpointsObjects map[*EndpointsObject]struct{}
 	// Rejudged has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
 	// are shown now.
 	Rejudged map[*Service]struct{}

@@ -81,8 +81,8 @@ func TestTraitsTouchWhatTheyDecide(t *testing.T) {
 		service.Spec.InternalTrafficPolicy = &policy
 		service.Generation++
 		f.Input(InputServices).Apply(wiretest.Object(service))
-		if len(last.Objects) != objects || len(last.Plain) != 1 {
-			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.Objects), len(last.Plain))
+		if len(last.EndpointsObjects) != objects || len(last.Plain) != 1 {
+			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.EndpointsObjects), len(last.Plain))
 		}
 	}
 	expect("a new Service", corev1.ServiceInternalTrafficPolicyCluster, 0)
@@ -185,13 +185,13 @@ func TestForgottenAddresses(t *testing.T) {
 	}
 }
 
-// TestShareMark: until a step of a share arrives, it is that of the State.
+// TestShareMark: until a step of a share arrives, it is that of the Snapshot.
 func TestShareMark(t *testing.T) {
 	f := New(Options{NodeName: "n0"})
 	if mark := f.ShareMark(); mark != nil {
 		t.Errorf("without a share: %q", mark)
 	}
-	f.Restore(&State{ShareMark: []byte("1")})
+	f.Restore(&Snapshot{ShareMark: []byte("1")})
 	if mark := string(f.ShareMark()); mark != "1" {
 		t.Errorf("restored: %q", mark)
 	}

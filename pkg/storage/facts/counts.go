@@ -39,7 +39,7 @@ func (l PortList) ports() []topology.Port {
 }
 
 // portListOf reads the list of an object of a Service.
-func portListOf(s *Service, o *Object) PortList {
+func portListOf(s *Service, o *EndpointsObject) PortList {
 	if o.Resource() != served.EndpointSlices || topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal) {
 		return noPorts
 	}
@@ -59,11 +59,11 @@ func portListOf(s *Service, o *Object) PortList {
 }
 
 // Ports returns the ports with a number of one of the Service's objects; nil if the Service decides as one.
-func (s *Service) Ports(o *Object) []topology.Port { return portListOf(s, o).ports() }
+func (s *Service) Ports(o *EndpointsObject) []topology.Port { return portListOf(s, o).ports() }
 
 // listing has the objects of one endpointStore that belong to a Service.
 type listing struct {
-	objects []*Object
+	objects []*EndpointsObject
 	// counts are by list of ports. They are nil if the endpoints need not be counted.
 	counts map[PortList]*counts
 }
@@ -81,7 +81,7 @@ func (s *Service) needsCounts() bool {
 }
 
 // count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
-func (x *serviceStore) count(s *Service, o *Object, delta int) {
+func (x *serviceStore) count(s *Service, o *EndpointsObject, delta int) {
 	switch {
 	case !s.counted:
 	case len(s.Keys) > 1:
@@ -92,7 +92,7 @@ func (x *serviceStore) count(s *Service, o *Object, delta int) {
 	}
 }
 
-func (s *Service) count(in Reader, o *Object, delta int) {
+func (s *Service) count(in Reader, o *EndpointsObject, delta int) {
 	if delta > 0 {
 		o.ports = portListOf(s, o)
 	}
@@ -147,7 +147,7 @@ func (c Choice) Equal(other Choice) bool {
 }
 
 // AppliesTo reports whether the choice applies to this object.
-func (c Choice) AppliesTo(o *Object) bool { return c.ports == o.ports }
+func (c Choice) AppliesTo(o *EndpointsObject) bool { return c.ports == o.ports }
 
 // Choices returns how the Service's objects of a resource are shown to a viewer with these labels. It returns nil if
 // its keys alone decide that, because it has at most one and no endpoint is suspected.

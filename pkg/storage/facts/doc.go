@@ -18,6 +18,6 @@
 // # Holding back
 //
 // Changes from the upstream can be held back and applied as one step (hold.go). After an outage of several sources they
-// are held back until all sources have caught up. If the facts were restored from a State on disk, they are held back
-// until the upstream's state is complete.
+// are held back until all sources have caught up. If the facts were restored from a Snapshot on disk, they are held
+// back until the upstream's state is complete.
 package facts

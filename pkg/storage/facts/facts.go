@@ -60,8 +60,8 @@ type Facts struct {
 
 	// inputs are in the order in which they are applied in one step.
 	inputs []*Input
-	// restored is the State from which the facts were restored; nil once the upstream's state is applied.
-	restored *State
+	// restored is the Snapshot from which the facts were restored; nil once the upstream's state is applied.
+	restored *Snapshot
 	// holding is set while changes from the upstream are held back.
 	holding bool
 	// shareMark is the Mark of the last ShareStep.
@@ -144,7 +144,7 @@ func (f *Facts) runStep(step func()) {
 		}
 	}
 	c := &f.step
-	if c.Rebuilt || len(c.Plain)+len(c.Objects)+len(c.Rejudged)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
+	if c.Rebuilt || len(c.Plain)+len(c.EndpointsObjects)+len(c.Rejudged)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
 		f.changes++
 	}
 	f.step = Change{}

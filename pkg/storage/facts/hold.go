@@ -11,14 +11,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// State is the state from which a process serves at one moment. Another process on the same node can serve the same
+// Snapshot is the state from which a process serves at one moment. Another process on the same node can serve the same
 // from it. It is immutable.
 //
 // It has only those endpoints of a governed Service that one of the Service's keys matches, and only the nodes that
 // these endpoints name. So it is small even in a large cluster, and little is written to the node's disk.
 //
 // Package snapshot writes it as JSON, and the fields with the tag "-" in its own format.
-type State struct {
+type Snapshot struct {
 	// NodeName is the NodeName of Options.
 	NodeName string
 	// AsOf is when the upstream last confirmed the state.
@@ -44,12 +44,12 @@ type Section struct {
 }
 
 // Shown has the revision at which an object was shown, and the digest of the history.Version. Another process may show
-// the object differently, because that does not depend on the State alone. Then the digests differ, and the object
+// the object differently, because that does not depend on the Snapshot alone. Then the digests differ, and the object
 // needs a new revision.
 type Shown struct{ Revision, Digest uint64 }
 
-// section returns the section of an input; the zero Section if the State, which may be nil, has none.
-func (s *State) section(input string) Section {
+// section returns the section of an input; the zero Section if the Snapshot, which may be nil, has none.
+func (s *Snapshot) section(input string) Section {
 	if s != nil {
 		if i := slices.IndexFunc(s.Sections, func(of Section) bool { return of.Input == input }); i >= 0 {
 			return s.Sections[i]
@@ -59,7 +59,7 @@ func (s *State) section(input string) Section {
 }
 
 // Shown returns how the objects were shown.
-func (s *State) Shown() map[Key]Shown {
+func (s *Snapshot) Shown() map[Key]Shown {
 	shown := make(map[Key]Shown)
 	for _, r := range served.All() {
 		section := s.section(InputOf(r))
@@ -86,9 +86,9 @@ func (p *pending) remove(name types.NamespacedName) { p.objects[name] = nil }
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
+// Restore fills the facts from a Snapshot. Changes from the upstream are then held back until its state is complete, and
 // applied as one step. The Facts must be empty.
-func (f *Facts) Restore(state *State) {
+func (f *Facts) Restore(state *Snapshot) {
 	f.runStep(func() {
 		f.restored, f.holding, f.notes = state, true, state.Notes
 		for _, in := range f.inputs {
@@ -101,11 +101,11 @@ func (f *Facts) Restore(state *State) {
 	})
 }
 
-// Restored returns the State from which the facts were restored; nil if they are the upstream's.
-func (f *Facts) Restored() *State { return get(f, Reader.Restored) }
+// Restored returns the Snapshot from which the facts were restored; nil if they are the upstream's.
+func (f *Facts) Restored() *Snapshot { return get(f, Reader.Restored) }
 
 // Restored returns what Facts.Restored returns.
-func (in Reader) Restored() *State { return in.f.restored }
+func (in Reader) Restored() *Snapshot { return in.f.restored }
 
 // Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {

@@ -100,7 +100,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 
 // TestNothingIsHeldAfterAState was replaced by what the upstream says.
 func TestNothingIsHeldAfterAState(t *testing.T) {
-	state := &State{NodeName: "node-a1", AsOf: time.Unix(1, 0), Sections: []Section{
+	state := &Snapshot{NodeName: "node-a1", AsOf: time.Unix(1, 0), Sections: []Section{
 		{Input: InputNodes, Objects: []*wire.Object{wiretest.Node("node-a1", "a"), wiretest.Node("node-gone", "a")}},
 		{Input: InputNode, Objects: []*wire.Object{wiretest.Node("node-a1", "a")}},
 		{Input: InputServices, Objects: []*wire.Object{wiretest.Service("svc", `["zone"]`)}},
@@ -130,14 +130,14 @@ func TestNothingIsHeldAfterAState(t *testing.T) {
 	}
 }
 
-// TestKnownCountsWhatThereIs, in the facts or in a State: a list that has much less is not believed at once by who
+// TestKnownCountsWhatThereIs, in the facts or in a Snapshot: a list that has much less is not believed at once by who
 // asks.
 func TestKnownCountsWhatThereIs(t *testing.T) {
 	f := New(Options{NodeName: "node-a1"})
 	if n := f.Input(InputServices).ObjectCount(); n != 0 {
 		t.Errorf("%d Services in the beginning", n)
 	}
-	f.Restore(&State{Sections: []Section{
+	f.Restore(&Snapshot{Sections: []Section{
 		{Input: InputServices, Objects: []*wire.Object{wiretest.Service("a", ""), wiretest.Service("b", "")}},
 		{Input: InputEndpointSlices, Objects: []*wire.Object{wiretest.Slice("a-1", "a")}},
 	}})

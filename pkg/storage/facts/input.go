@@ -187,7 +187,7 @@ func changeTarget(
 }
 
 // SetAbsent notes that the upstream answers 404 for the resource. It has no effect on a resource that was served
-// before. While the facts are those of a State, it has no effect on a resource that every API server serves. In both
+// before. While the facts are those of a Snapshot, it has no effect on a resource that every API server serves. In both
 // cases the 404 probably comes from a gateway that has lost its API server.
 func (in *Input) SetAbsent() {
 	in.f.runStep(func() {
@@ -213,7 +213,7 @@ func (in *Input) isOptional() bool {
 	return in.name == InputKubernetesEndpoints || onDemand(in.name)
 }
 
-// ObjectCount returns how many objects the input has, in the facts or in the State from which they were restored.
+// ObjectCount returns how many objects the input has, in the facts or in the Snapshot from which they were restored.
 func (in *Input) ObjectCount() int {
 	return get(in.f, func(now Reader) int {
 		return max(len(in.store.names()), len(now.Restored().section(in.name).Objects))

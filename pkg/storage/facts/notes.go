@@ -21,7 +21,7 @@ type Notes struct {
 	PodNotes json.RawMessage `json:",omitempty"`
 }
 
-// Notes returns the notes of this process, or those of a State.
+// Notes returns the notes of this process, or those of a Snapshot.
 func (f *Facts) Notes() Notes { return get(f, func(Reader) Notes { return f.notes }) }
 
 // UpdateNotes changes the notes: it puts new maps into them.

@@ -95,7 +95,7 @@ func (l *LivePods) has(address netip.Addr) bool {
 
 // Report returns the report of an endpoint's node that has the endpoint's pod, and the pod, if the node runs it. It
 // returns nil if the upstream's state applies.
-func (o *Object) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
+func (o *EndpointsObject) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
 	report = o.store.f.livePods[string(e.NodeName)]
 	if report == nil {
 		return nil, LivePod{}, false
@@ -109,7 +109,7 @@ func (o *Object) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bo
 }
 
 // Correction returns the correction of an endpoint of the object; nil if the upstream's state applies.
-func (o *Object) Correction(e wire.Endpoint) *wire.Correction {
+func (o *EndpointsObject) Correction(e wire.Endpoint) *wire.Correction {
 	report, pod, runs := o.Report(e)
 	if report == nil {
 		return nil
@@ -150,19 +150,19 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		}
 		for _, o := range f.reader().NodeObjectsOf(node) {
 			f.services.markForRecount(o.Service) // other pods may be suspected
-			add(&f.step.Objects, o)
+			add(&f.step.EndpointsObjects, o)
 			o.store.correct(o)
 		}
 	})
 }
 
 // Tier returns the tier that an endpoint of the object has for this node.
-func (o *Object) Tier(e wire.Endpoint) topology.Tier {
+func (o *EndpointsObject) Tier(e wire.Endpoint) topology.Tier {
 	return o.TierFrom(o.store.f.options.NodeName, e)
 }
 
 // TierFrom is Tier for another node. A node is neither silent nor suspected to itself.
-func (o *Object) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
+func (o *EndpointsObject) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
 	tier, in, s := topology.TierOf(e.Ready, true, e.Terminates()), o.store.f.reader(), o.Service
 	own := viewer != "" && string(e.NodeName) == viewer
 	switch {
@@ -191,7 +191,7 @@ func (in Reader) AnySuspicions() bool {
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
-func (o *Object) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
+func (o *EndpointsObject) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
 	namespace, name, uid, ok := e.Pod()
 	if !ok || len(uid) == 0 {
 		return PodKey{}, false
@@ -204,7 +204,7 @@ func (o *Object) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
 }
 
 // Body returns the upstream's body with the corrections that follow from SetLivePods.
-func (o *Object) Body() []byte {
+func (o *EndpointsObject) Body() []byte {
 	if o.corrected != nil {
 		return o.corrected
 	}
@@ -212,15 +212,15 @@ func (o *Object) Body() []byte {
 }
 
 // Corrected reports whether Body is not the upstream's.
-func (o *Object) Corrected() bool { return o.corrected != nil }
+func (o *EndpointsObject) Corrected() bool { return o.corrected != nil }
 
 // correct corrects the endpoints of an object.
-func (c *endpointStore) correct(o *Object) {
+func (c *endpointStore) correct(o *EndpointsObject) {
 	if len(c.f.livePods) == 0 && !o.Corrected() {
 		return
 	}
 	lost := 0
-	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
+	body, err := o.Codec().Rewrite(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
 		correction := o.Correction(e)
 		if correction.LeavesOut(e) {
 			lost++
@@ -239,7 +239,7 @@ func (c *endpointStore) correct(o *Object) {
 		o.corrected = append([]byte{}, body...) // not nil, even if all endpoints are left out
 	}
 	c.joinService(o)
-	add(&c.f.step.Objects, o)
+	add(&c.f.step.EndpointsObjects, o)
 }
 
 // KnownPod is the upstream's state of a pod, from the pod's endpoints.
@@ -257,7 +257,7 @@ type KnownPod struct {
 // PodsOn returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however many
 // of the nodes it names.
 func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
-	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*Object]()
+	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*EndpointsObject]()
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for _, node := range nodes {
@@ -271,7 +271,7 @@ func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
 }
 
 // addPods adds the pods that an object's endpoints name to the pods of their nodes.
-func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
+func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *EndpointsObject) {
 	s := o.Service
 	o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]
@@ -313,7 +313,7 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 }
 
 // Applied reports whether everything that has arrived from the upstream is applied: nothing is held back, and the facts
-// are not those of a State.
+// are not those of a Snapshot.
 func (f *Facts) Applied() bool {
 	return get(f, func(in Reader) bool { return f.IsLive() && !in.Held() })
 }

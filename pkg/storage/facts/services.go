@@ -30,7 +30,9 @@ type Service struct {
 }
 
 // Objects returns the Service's EndpointSlices or Endpoints, in no order.
-func (s *Service) Objects(r *served.Resource) []*Object { return s.listed[listIndex(r)].objects }
+func (s *Service) Objects(r *served.Resource) []*EndpointsObject {
+	return s.listed[listIndex(r)].objects
+}
 
 // listIndex returns the index of a resource in Service.listed.
 func listIndex(r *served.Resource) int {
@@ -101,7 +103,7 @@ func (x *serviceStore) setTraits(s *Service, traits wire.ServiceTraits) {
 	for i := range s.listed {
 		for _, o := range slices.Clone(s.listed[i].objects) {
 			if suspicions {
-				add(&x.f.step.Objects, o) // other endpoints may be suspected, even if the decision stays the same
+				add(&x.f.step.EndpointsObjects, o) // other endpoints may be suspected, even if the decision stays
 			}
 			if before.PublishesNotReady != traits.PublishesNotReady {
 				o.store.correct(o)

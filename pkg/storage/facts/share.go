@@ -37,7 +37,7 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 }
 
 // ApplyShare applies a step. It replaces the methods of the inputs that a share fills. If the facts were restored from
-// a State, that is replaced once the other inputs are complete as well.
+// a Snapshot, that is replaced once the other inputs are complete as well.
 //
 // After an error the stream that brought the step must end. If a step panicked, its change may be missing, so the mark
 // is forgotten. No later step of the same stream can repair that, because it is based on another state.
@@ -64,7 +64,7 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 	return err
 }
 
-// ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
+// ShareMark returns the Mark of the last ShareStep, or that of the Snapshot from which the facts were restored, or nil.
 func (f *Facts) ShareMark() []byte { return get(f, Reader.ShareMark) }
 
 // ShareMark returns what Facts.ShareMark returns.

@@ -32,7 +32,7 @@ func (f *Facts) Site() []SiteNode {
 	site := []SiteNode{{Name: own.Name, InternalIPs: f.ownInternalIPs(), Shown: true}}
 	f.reader().InSite(func(n *Node) {
 		if n != own {
-			governed := slices.ContainsFunc(n.Objects, func(o *Object) bool {
+			governed := slices.ContainsFunc(n.Objects, func(o *EndpointsObject) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
 			})
 			site = append(site, SiteNode{n.Name, f.notes.InternalIPs[n.Name], governed})

@@ -24,7 +24,7 @@ const (
 	// keyRevision has a revision that is larger than every revision that was given out. It is a lasting key of the
 	// store.
 	keyRevision = "revision"
-	// keyHead has the State as JSON, and keyMark a mark.
+	// keyHead has the Snapshot as JSON, and keyMark a mark.
 	keyHead, keyMark = "head", "mark"
 	objectPrefix     = "object\x00"
 
@@ -34,24 +34,24 @@ const (
 
 func isLasting(key string) bool { return key == keyRevision }
 
-// mark has the fields of a State that change often. The head of the State has zeros instead.
+// mark has the fields of a Snapshot that change often. The head of the Snapshot has zeros instead.
 type mark struct {
 	AsOf      time.Time
 	Revision  uint64
 	ShareMark []byte `json:",omitempty"`
 }
 
-// content is a State, with its encoded head and mark.
+// content is a Snapshot, with its encoded head and mark.
 type content struct {
-	*facts.State
+	*facts.Snapshot
 
 	head, mark []byte
 }
 
-func contentOf(state *facts.State) (content, error) {
+func contentOf(state *facts.Snapshot) (content, error) {
 	head := *state
 	head.AsOf, head.Revision, head.ShareMark = time.Time{}, 0, nil
-	c := content{State: state}
+	c := content{Snapshot: state}
 	var err, markErr error
 	c.head, err = json.Marshal(head)
 	c.mark, markErr = json.Marshal(mark{state.AsOf, state.Revision, state.ShareMark})
@@ -61,7 +61,7 @@ func contentOf(state *facts.State) (content, error) {
 // entries yields the keys and values of the content in the store. A value is overwritten by the next one.
 func (c content) entries() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
-		if c.State == nil || !yield(keyHead, c.head) || !yield(keyMark, c.mark) {
+		if c.Snapshot == nil || !yield(keyHead, c.head) || !yield(keyMark, c.mark) {
 			return
 		}
 		var buffer []byte
@@ -90,13 +90,13 @@ func appendObject(to []byte, section *facts.Section, i int) []byte {
 
 var errForm = errors.New("it is not in the form of a snapshot")
 
-// parse reads the entries of a store; the State is nil if they have none.
+// parse reads the entries of a store; the Snapshot is nil if they have none.
 func parse(kept map[string][]byte) (content, error) {
-	c := content{State: &facts.State{}, head: kept[keyHead], mark: kept[keyMark]}
+	c := content{Snapshot: &facts.Snapshot{}, head: kept[keyHead], mark: kept[keyMark]}
 	if c.head == nil {
 		return content{}, nil
 	}
-	if err := errors.Join(decode(c.head, c.State), decode(c.mark, c.State)); err != nil {
+	if err := errors.Join(decode(c.head, c.Snapshot), decode(c.mark, c.Snapshot)); err != nil {
 		return content{}, err
 	}
 	for _, key := range slices.Sorted(maps.Keys(kept)) {

@@ -48,7 +48,7 @@ type Dir struct {
 	// has cannot be used: then the next Save writes everything.
 	digests map[string]uint64
 	seed    maphash.Seed
-	// asOf is the AsOf of the State that the store has.
+	// asOf is the AsOf of the Snapshot that the store has.
 	asOf time.Time
 	// former is set while files of the former format may exist.
 	former bool
@@ -60,7 +60,7 @@ var ErrInUse = errors.New("another process uses the state directory; give each i
 // Open locks a state directory for this process, until Close, and reads it. state is nil without a usable snapshot.
 // minRevision is at least as large as every revision that earlier processes gave out, as far as the directory shows.
 // Other problems are only logged. The error is ErrInUse.
-func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error) {
+func Open(o Options) (d *Dir, state *facts.Snapshot, minRevision uint64, err error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
@@ -89,14 +89,14 @@ func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error)
 	} else {
 		d.content, d.reserved, err = d.readFormer()
 	}
-	if err == nil && d.content.State != nil && d.content.NodeName != o.NodeName {
+	if err == nil && d.content.Snapshot != nil && d.content.NodeName != o.NodeName {
 		err = fmt.Errorf("it is of node %q, and this is node %q", d.content.NodeName, o.NodeName)
 	}
 	if err != nil {
 		o.Logger.Error(err, "Not using the snapshot of the state directory", "directory", o.Path)
 		d.content, d.digests = content{}, nil
 	}
-	if state = d.content.State; state != nil {
+	if state = d.content.Snapshot; state != nil {
 		d.asOf = state.AsOf
 	}
 	return d, state, d.reserved, nil
@@ -131,9 +131,9 @@ func (d *Dir) reserveRevisions(revision uint64) error {
 	return nil
 }
 
-// Save writes the differences between the snapshot and a State. It writes only if there are any, or if the AsOf of the
-// snapshot is too old, and reports whether it did.
-func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error) {
+// Save writes the differences between what the store has and a Snapshot. It writes only if there are any, or if the
+// AsOf of the snapshot is too old, and reports whether it did.
+func (d *Dir) Save(state *facts.Snapshot, revision uint64) (written bool, err error) {
 	if d.content, err = contentOf(state); err != nil {
 		return false, fmt.Errorf("encoding the snapshot: %w", err)
 	}
@@ -185,8 +185,8 @@ func (d *Dir) changes() (changes map[string][]byte, digests map[string]uint64, s
 }
 
 // Read reads the snapshot of a directory that another process may use; nil if it has none.
-func Read(path string) (*facts.State, error) {
+func Read(path string) (*facts.Snapshot, error) {
 	kept, _ := store.Read(path, nil) // the end of a file that is being written counts as a problem
 	c, err := parse(kept)
-	return c.State, err
+	return c.Snapshot, err
 }

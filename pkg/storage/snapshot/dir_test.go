@@ -143,7 +143,7 @@ func TestNotASnapshot(t *testing.T) {
 	}
 }
 
-// TestForm: a State is read as it was written, and equal ones are equal. A name in facts.State that changes makes
+// TestForm: a Snapshot is read as it was written, and equal ones are equal. A name in facts.Snapshot that changes makes
 // snapshots unreadable, so that nobody misunderstands them.
 func TestForm(t *testing.T) {
 	const head = `{"NodeName":"node0","AsOf":"0001-01-01T00:00:00Z","Revision":0,` +
@@ -154,7 +154,7 @@ func TestForm(t *testing.T) {
 	const mark = `{"AsOf":"2026-01-02T03:04:05Z","Revision":4,"ShareMark":"AQI="}`
 	here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	v6 := netip.MustParseAddr("2001:db8::1")
-	written := &facts.State{
+	written := &facts.Snapshot{
 		NodeName: "node0", AsOf: epoch, Revision: 4,
 		Sections: []facts.Section{
 			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
@@ -181,7 +181,7 @@ func TestForm(t *testing.T) {
 	}
 	closeDir(t, d)
 	d, read, _ := open(t, path)
-	for _, again := range []*facts.State{read, written} {
+	for _, again := range []*facts.Snapshot{read, written} {
 		if written, err := d.Save(again, 5); err != nil || written {
 			t.Errorf("the same State is written again: %v", err)
 		}
@@ -303,7 +303,7 @@ func TestRevisionsOfASection(t *testing.T) {
 		for _, revision := range revisions {
 			shown = append(shown, facts.Shown{Revision: revision, Digest: revision * 0x9e3779b97f4a7c15})
 		}
-		written := &facts.State{NodeName: "node0", AsOf: epoch, Revision: 4711, Sections: []facts.Section{
+		written := &facts.Snapshot{NodeName: "node0", AsOf: epoch, Revision: 4711, Sections: []facts.Section{
 			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
 			{Input: facts.InputEndpointSlices, Objects: slices3, Shown: shown},
 			{Input: facts.InputServices},
@@ -498,10 +498,10 @@ func FuzzRead(f *testing.F) {
 		read, err := parse(map[string][]byte{
 			keyHead: head, keyMark: mark, objectPrefix + "services\x00ns\x00s": object,
 		})
-		if err != nil || read.State == nil {
+		if err != nil || read.Snapshot == nil {
 			return
 		}
-		again, err := contentOf(read.State)
+		again, err := contentOf(read.Snapshot)
 		if err == nil {
 			_, err = parse(collected(again))
 		}

@@ -2,7 +2,7 @@
 // upstream is away.
 //
 // A state directory has a store of package program/store, which belongs to one process at a time. The store has the
-// latest facts.State, a key for each object, and the revision above which the next process numbers its events. An
+// latest facts.Snapshot, a key for each object, and the revision above which the next process numbers its events. An
 // incomplete State, or that of another node, is never served.
 //
 // Flash memory wears out. So a Writer writes only changes of objects that this node sees, never more often than its

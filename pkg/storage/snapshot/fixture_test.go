@@ -103,9 +103,9 @@ func large(i, seed int) *wire.Object {
 	})
 }
 
-func state(tb testing.TB, s *storagetest.Node) *facts.State {
+func state(tb testing.TB, s *storagetest.Node) *facts.Snapshot {
 	tb.Helper()
-	state, err := s.View.State("node0", epoch)
+	state, err := s.View.Snapshot("node0", epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -134,12 +134,12 @@ func shown(tb testing.TB, s *storagetest.Node) string {
 }
 
 // open opens a directory for node0 until the test ends, or it is closed.
-func open(tb testing.TB, path string) (d *Dir, state *facts.State, minRevision uint64) {
+func open(tb testing.TB, path string) (d *Dir, state *facts.Snapshot, minRevision uint64) {
 	tb.Helper()
 	return openAs(tb, path, "node0", epoch)
 }
 
-func openAs(tb testing.TB, path, nodeName string, now time.Time) (d *Dir, state *facts.State, minRevision uint64) {
+func openAs(tb testing.TB, path, nodeName string, now time.Time) (d *Dir, state *facts.Snapshot, minRevision uint64) {
 	tb.Helper()
 	d, state, minRevision, err := Open(Options{Path: path, NodeName: nodeName, Logger: logr.Discard(),
 		Clock: clocktesting.NewFakeClock(now)})
@@ -159,7 +159,7 @@ func closeDir(tb testing.TB, d *Dir) {
 }
 
 // loaded is what a process finds that has node0's directory for a moment.
-func loaded(tb testing.TB, path string) *facts.State {
+func loaded(tb testing.TB, path string) *facts.Snapshot {
 	tb.Helper()
 	d, state, _ := open(tb, path)
 	closeDir(tb, d)
@@ -176,14 +176,14 @@ func saved(tb testing.TB, s *storagetest.Node) string {
 	return path
 }
 
-func save(tb testing.TB, d *Dir, state *facts.State, revision uint64) {
+func save(tb testing.TB, d *Dir, state *facts.Snapshot, revision uint64) {
 	tb.Helper()
 	if written, err := d.Save(state, revision); err != nil || !written {
 		tb.Fatalf("written %v, %v", written, err)
 	}
 }
 
-func sectionOf(state *facts.State, input string) *facts.Section {
+func sectionOf(state *facts.Snapshot, input string) *facts.Section {
 	for i := range state.Sections {
 		if state.Sections[i].Input == input {
 			return &state.Sections[i]

@@ -33,7 +33,7 @@ const (
 
 type formerContent struct {
 	Revision uint64
-	State    *facts.State
+	State    *facts.Snapshot
 }
 
 func (d *Dir) formerFile(prefix string) string {

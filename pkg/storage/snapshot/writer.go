@@ -24,18 +24,18 @@ const (
 
 // Source provides the state for snapshots. *view.View is one.
 type Source interface {
-	// StateVersion returns a number that grows with every change that is worth a new snapshot.
-	StateVersion() uint64
-	// State returns the state from which a node is served.
-	State(nodeName string, asOf time.Time) (*facts.State, error)
+	// SnapshotVersion returns a number that grows with every change that is worth a new snapshot.
+	SnapshotVersion() uint64
+	// Snapshot returns the state from which a node is served.
+	Snapshot(nodeName string, asOf time.Time) (*facts.Snapshot, error)
 }
 
-// Writer writes the State of a Source to a Dir, but rarely: it writes at most HourlyBytes per hour, and one snapshot
+// Writer writes the Snapshot of a Source to a Dir, but rarely: it writes at most HourlyBytes per hour, and one snapshot
 // more when the process ends.
 type Writer struct {
 	Dir    *Dir
 	Source Source
-	// Live is closed once the Source has a State.
+	// Live is closed once the Source has a Snapshot.
 	Live <-chan struct{}
 	// Revision returns the newest revision that the process gave out.
 	Revision func() uint64
@@ -44,7 +44,7 @@ type Writer struct {
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
 
-	// savedVersion is the Source's StateVersion when the last snapshot was written.
+	// savedVersion is the Source's SnapshotVersion when the last snapshot was written.
 	savedVersion uint64
 	// next is when to try again after an error.
 	next time.Time
@@ -88,7 +88,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 	select {
 	case <-w.Live:
-		if w.Source.StateVersion() != w.savedVersion {
+		if w.Source.SnapshotVersion() != w.savedVersion {
 			w.write(ctx)
 		}
 	default:
@@ -109,7 +109,7 @@ func (w *Writer) tick(ctx context.Context) {
 
 // write writes a snapshot if something has changed, or if the last one is too old.
 func (w *Writer) write(ctx context.Context) {
-	asOf, version := w.AsOf(), w.Source.StateVersion()
+	asOf, version := w.AsOf(), w.Source.SnapshotVersion()
 	if asOf.IsZero() {
 		// All data came from a cache, so it is not newer than the last snapshot.
 		asOf = w.Dir.asOf
@@ -117,7 +117,7 @@ func (w *Writer) write(ctx context.Context) {
 	if version == w.savedVersion && asOf.Sub(w.Dir.asOf) < refreshAfter {
 		return
 	}
-	state, err := w.Source.State(w.Dir.NodeName, asOf)
+	state, err := w.Source.Snapshot(w.Dir.NodeName, asOf)
 	written := false
 	if err == nil {
 		written, err = w.Dir.Save(state, w.Revision())

@@ -19,20 +19,20 @@ type publication struct {
 	// whole has objects that are shown whole, and objects of any kind that may have been removed.
 	whole map[facts.Key]struct{}
 	// listed has objects that list endpoints.
-	listed map[*facts.Object]struct{}
+	listed map[*facts.EndpointsObject]struct{}
 	// cleared has the resources that are no longer shown.
 	cleared []*served.Resource
 }
 
 // newPublication makes one of what a step touched.
 func newPublication(c *facts.Change) *publication {
-	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.Object]struct{})}
+	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.EndpointsObject]struct{})}
 	maps.Copy(p.whole, c.Plain)
-	maps.Copy(p.listed, c.Objects)
+	maps.Copy(p.listed, c.EndpointsObjects)
 	return p
 }
 
-func (p *publication) addObject(o *facts.Object) { p.listed[o] = struct{}{} }
+func (p *publication) addObject(o *facts.EndpointsObject) { p.listed[o] = struct{}{} }
 
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
@@ -43,11 +43,11 @@ func (p *publication) addService(s *facts.Service) {
 }
 
 // objects returns the objects that list endpoints, in the order of lists.
-func (p *publication) objects() []*facts.Object {
+func (p *publication) objects() []*facts.EndpointsObject {
 	return slices.SortedFunc(maps.Keys(p.listed), compareObjects)
 }
 
-func compareObjects(a, b *facts.Object) int { return a.Upstream.Compare(b.Upstream) }
+func compareObjects(a, b *facts.EndpointsObject) int { return a.Upstream.Compare(b.Upstream) }
 
 // keys returns the names of the other objects, those of a resource in the order of lists.
 func (p *publication) keys() []facts.Key {
@@ -70,7 +70,7 @@ type versionChange struct {
 
 // publish updates the History in one step. It prunes everything before it locks the History.
 func (v reading) publish(
-	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
+	received time.Time, whole []facts.Key, listed []*facts.EndpointsObject, cleared []*served.Resource,
 ) {
 	var all []versionChange
 	for _, key := range whole {
@@ -109,10 +109,10 @@ func (v reading) publish(
 		}
 		v.setReadability(u, restored)
 	})
-	v.advanceStateVersion(all)
+	v.advanceSnapshotVersion(all)
 }
 
-func (v reading) setReadability(u *history.Update, restored *facts.State) {
+func (v reading) setReadability(u *history.Update, restored *facts.Snapshot) {
 	if restored != nil && !v.serveRestored.Load() {
 		return
 	}
@@ -136,7 +136,7 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 }
 
 // prune returns the version of an object that lists endpoints, and updates the counts.
-func (v reading) prune(o *facts.Object) versionChange {
+func (v reading) prune(o *facts.EndpointsObject) versionChange {
 	key := facts.Key{Resource: o.Resource(), Name: o.Name()}
 	if o.Gone {
 		delete(v.counts, o)
@@ -151,7 +151,7 @@ func (v reading) prune(o *facts.Object) versionChange {
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
 // it is the upstream's body with corrected endpoints, and without hidden ones. No endpoint is shown of an object that
 // cannot be read.
-func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) prunedBody(o *facts.EndpointsObject) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
 		body, err = local.body(o.Resource())
@@ -168,7 +168,7 @@ func (v reading) prunedBody(o *facts.Object) (body []byte, count EndpointCount) 
 	if governed && v.present {
 		decision = o.Service.Keys.Decide(v.here, choice.Rank())
 	}
-	body, err = o.Codec().Correct(o.Body(), func(e wire.Endpoint) *wire.Correction {
+	body, err = o.Codec().Rewrite(o.Body(), func(e wire.Endpoint) *wire.Correction {
 		switch {
 		case governed && !decision.Keep(v.facts.LabelsOf(e.NodeName)):
 			count.Hidden++
@@ -198,7 +198,7 @@ var (
 )
 
 // withoutPorts removes ports from the body of a slice.
-func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
+func (v reading) withoutPorts(o *facts.EndpointsObject, body []byte, without []topology.Port) []byte {
 	if without == nil || o.Resource() != served.EndpointSlices {
 		return body
 	}
@@ -218,9 +218,9 @@ func (v reading) revisionOf(s versionChange) uint64 {
 	return 0
 }
 
-// advanceStateVersion notes that a change is worth a new State on disk. An update of the own Node's status, which
+// advanceSnapshotVersion notes that a change is worth writing to the disk. An update of the own Node's status, which
 // arrives every few minutes, is not.
-func (v reading) advanceStateVersion(all []versionChange) {
+func (v reading) advanceSnapshotVersion(all []versionChange) {
 	for _, s := range all {
 		if s.Resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {
@@ -228,13 +228,13 @@ func (v reading) advanceStateVersion(all []versionChange) {
 			}
 			v.nodeMeta = s.version.Meta
 		}
-		v.stateVersion = v.history.Revision()
+		v.snapshotVersion = v.history.Revision()
 	}
 }
 
-// StateVersion returns a number that grows with every change that is worth a new State on disk.
-func (v *View) StateVersion() uint64 {
+// SnapshotVersion returns a number that grows with every change that is worth writing to the disk.
+func (v *View) SnapshotVersion() uint64 {
 	var version uint64
-	v.source.Read(func(in facts.Reader) { version = v.stateVersion + in.NoteChanges() })
+	v.source.Read(func(in facts.Reader) { version = v.snapshotVersion + in.NoteChanges() })
 	return version
 }

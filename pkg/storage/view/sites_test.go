@@ -342,7 +342,9 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 			}
 		}
 		in.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
-		in.Objects(served.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
+		in.Objects(served.EndpointSlices, func(o *facts.EndpointsObject) {
+			endpointSlices = append(endpointSlices, o.Upstream)
+		})
 	})
 	there := storagetest.New(storagetest.Options{NodeName: "node-there", KeepKubernetesEndpoint: true})
 	there.NodeLabels().Replace(append(nodes, wiretest.NodeWith("node-there", labels)))

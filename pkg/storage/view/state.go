@@ -16,13 +16,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
-// if they are followed. It fails while the upstream's state is not complete.
-func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
+// Snapshot returns the state from which this View, of the node with that name, is served. It includes the legacy
+// Endpoints if they are followed. It fails while the upstream's state is not complete.
+func (v *View) Snapshot(nodeName string, asOf time.Time) (*facts.Snapshot, error) {
 	if !v.source.IsLive() {
 		return nil, errors.New("the upstream's state is not complete yet")
 	}
-	b := stateBuilder{state: &facts.State{
+	b := stateBuilder{state: &facts.Snapshot{
 		NodeName: nodeName, AsOf: asOf, Notes: v.source.Notes(),
 	}, named: map[string]struct{}{nodeName: {}}}
 	v.source.Read(func(in facts.Reader) {
@@ -32,11 +32,11 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	return b.state, b.err
 }
 
-// stateBuilder builds a State of one moment.
+// stateBuilder builds a Snapshot of one moment.
 type stateBuilder struct {
 	v     reading
-	state *facts.State
-	// named has the names of the nodes on which endpoints of the State are.
+	state *facts.Snapshot
+	// named has the names of the nodes on which endpoints of the Snapshot are.
 	named map[string]struct{}
 	err   error
 }
@@ -112,12 +112,12 @@ func (b *stateBuilder) addMetadata(input string, metas []metav1.ObjectMeta) {
 
 // bodyInShare returns the body of an object with only those endpoints that any of the Service's keys matches for this
 // viewer. The others are never shown to it, whichever key decides.
-func (v reading) bodyInShare(o *facts.Object) []byte {
+func (v reading) bodyInShare(o *facts.EndpointsObject) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
 	// What cannot be read was reported when it was pruned for clients.
-	body, _ := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
+	body, _ := o.Codec().Rewrite(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
 		if o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) == topology.NoRank {
 			return leftOut
 		}

@@ -61,18 +61,18 @@ func newStore() *storagetest.Node {
 }
 
 // stateOf is what a Node would have on its disk.
-func stateOf(tb testing.TB, s *storagetest.Node) *facts.State {
+func stateOf(tb testing.TB, s *storagetest.Node) *facts.Snapshot {
 	tb.Helper()
-	state, err := s.View.State(s.Name, time.Unix(1, 0))
+	state, err := s.View.Snapshot(s.Name, time.Unix(1, 0))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return state
 }
 
-// restarted is the Node of a process that begins with a State, after one that gave out revisions up to the given one.
+// restarted is the Node of a process that begins with a Snapshot, after one that gave out revisions up to the given one.
 // As in package proxy the View is made of facts that are restored already.
-func restarted(state *facts.State, after uint64) *storagetest.Node {
+func restarted(state *facts.Snapshot, after uint64) *storagetest.Node {
 	f := facts.New(facts.Options{NodeName: "node-a1"})
 	f.Restore(state)
 	options := view.Options{
@@ -83,8 +83,8 @@ func restarted(state *facts.State, after uint64) *storagetest.Node {
 	return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History(), Sites: view.NewSites(options)}
 }
 
-// restartedLate is restarted with a View that is there before the State.
-func restartedLate(state *facts.State, after uint64) *storagetest.Node {
+// restartedLate is restarted with a View that is there before the Snapshot.
+func restartedLate(state *facts.Snapshot, after uint64) *storagetest.Node {
 	s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true, After: after})
 	s.Restore(state)
 	return s
@@ -105,11 +105,11 @@ func expectUnserved(tb testing.TB, s *storagetest.Node) {
 		}
 	}
 	if s.View.ServedSnapshot() != nil {
-		tb.Error("it says that it serves a State")
+		tb.Error("it says that it serves a Snapshot")
 	}
 }
 
-// serve lets a Node serve the State that it began with.
+// serve lets a Node serve the Snapshot that it began with.
 func serve(tb testing.TB, s *storagetest.Node) {
 	tb.Helper()
 	expectUnserved(tb, s)
@@ -242,7 +242,7 @@ func TestRestoredShowsTheSame(t *testing.T) {
 		t.Error("what is restored is not live")
 	default:
 	}
-	if _, err := after.View.State(after.Name, time.Now()); err == nil {
+	if _, err := after.View.Snapshot(after.Name, time.Now()); err == nil {
 		t.Error("a restored state would be saved as if it were confirmed")
 	}
 	if !after.NodeExists(after.Name) {
@@ -262,7 +262,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	state := stateOf(t, before)
 	before.Services().Apply(wiretest.Service("young", ""))
 	newer := before.History.Revision()
-	for _, process := range []func(*facts.State, uint64) *storagetest.Node{restarted, restartedLate} {
+	for _, process := range []func(*facts.Snapshot, uint64) *storagetest.Node{restarted, restartedLate} {
 		after := process(state, newer)
 		serve(t, after)
 		free := inNS("free")
@@ -441,7 +441,7 @@ func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	expectTold(t, "after the release", []string{"DELETED c-1"}, cursor)
 }
 
-func sectionOf(state *facts.State, input string) *facts.Section {
+func sectionOf(state *facts.Snapshot, input string) *facts.Section {
 	for i := range state.Sections {
 		if state.Sections[i].Input == input {
 			return &state.Sections[i]
@@ -610,8 +610,8 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	}
 }
 
-// TestStateIsTheShare: a State has only endpoints that a key of their Service matches, and only nodes that these name,
-// or that are of the site.
+// TestStateIsTheShare: a Snapshot has only endpoints that a key of their Service matches, and only nodes that these
+// name, or that are of the site.
 func TestStateIsTheShare(t *testing.T) {
 	s := newStore()
 	c := smallCloud()
@@ -661,9 +661,9 @@ func TestContent(t *testing.T) {
 	node := wiretest.NodeOf("node-a1", "a")
 	changes := func(what string, want bool, change func()) {
 		t.Helper()
-		before := s.View.StateVersion()
+		before := s.View.SnapshotVersion()
 		change()
-		if now := s.View.StateVersion(); now < before || now > before != want {
+		if now := s.View.SnapshotVersion(); now < before || now > before != want {
 			t.Errorf("%s: the content went from %d to %d; a new State is due: %t", what, before, now, want)
 		}
 	}
@@ -758,7 +758,7 @@ func TestRandomRestart(t *testing.T) {
 		serves := random.IntN(3) > 0
 		if serves {
 			serve(t, s)
-			first.SetDoubted(facts.Dead, nil) // they are not in a State
+			first.SetDoubted(facts.Dead, nil) // they are not in a Snapshot
 			expectSame(t, what+": restored", s, first)
 			expectRevisionsKept(t, what+": restored", was, s, last)
 		}

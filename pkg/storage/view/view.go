@@ -30,7 +30,7 @@ type View struct {
 	options Options
 	source  *facts.Facts
 	history *history.History
-	// serveRestored is set once facts that were restored from a State may be served.
+	// serveRestored is set once facts that were restored from a Snapshot may be served.
 	serveRestored atomic.Bool
 
 	// The fields below are guarded by the lock of the facts: they change within steps, and are read in Facts.Read.
@@ -43,12 +43,12 @@ type View struct {
 	stale bool
 	// choices has how Services are shown, for those whose keys alone do not decide it.
 	choices map[*facts.Service]serviceChoices
-	counts  map[*facts.Object]EndpointCount
+	counts  map[*facts.EndpointsObject]EndpointCount
 	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	former map[facts.Key]facts.Shown
-	// stateVersion is the revision of the newest event that is worth a new State on disk.
-	stateVersion uint64
-	nodeMeta     []byte
+	// snapshotVersion is the revision of the newest event that is worth a new State on disk.
+	snapshotVersion uint64
+	nodeMeta        []byte
 }
 
 // reading is a View with a Reader, while the facts do not change.
@@ -72,7 +72,7 @@ func New(options Options) *View {
 		options: options, source: options.Facts, history: history.New(options.History), stale: true,
 		filled:  make(map[*served.Resource]bool),
 		choices: make(map[*facts.Service]serviceChoices),
-		counts:  make(map[*facts.Object]EndpointCount),
+		counts:  make(map[*facts.EndpointsObject]EndpointCount),
 	}
 	v.source.Attach(v, func(in facts.Reader) { v.FactsChanged(in, &facts.Change{}) })
 	return v
@@ -87,8 +87,8 @@ func (v *View) Close() {
 // History returns the History from which the viewer is served.
 func (v *View) History() *history.History { return v.history }
 
-// AllowRestored serves the facts that were restored from a State, until those of the upstream are complete. It returns
-// false if the facts were not restored, or are complete already.
+// AllowRestored serves the facts that were restored from a Snapshot, until those of the upstream are complete. It
+// returns false if the facts were not restored, or are complete already.
 func (v *View) AllowRestored() bool {
 	v.serveRestored.Store(true)
 	v.source.Touch()
@@ -97,7 +97,7 @@ func (v *View) AllowRestored() bool {
 
 // ServedSnapshot returns the restored State that is served; nil if the facts are the upstream's, or if nothing is
 // served.
-func (v *View) ServedSnapshot() *facts.State {
+func (v *View) ServedSnapshot() *facts.Snapshot {
 	if !v.serveRestored.Load() {
 		return nil
 	}
@@ -257,7 +257,7 @@ func (v reading) recomputeChoices(s *facts.Service) bool {
 
 // choiceFor returns how an object of a Service is shown. For a Service without choices it is the zero value: the
 // Service's key decides alone.
-func (v reading) choiceFor(o *facts.Object) topology.Choice {
+func (v reading) choiceFor(o *facts.EndpointsObject) topology.Choice {
 	d := v.choices[o.Service]
 	choices := d.slices
 	if o.Resource() == served.Endpoints {

@@ -93,7 +93,7 @@ func TestCorrectSlice(t *testing.T) {
 			Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
 		}
 		before := bodyOf(t, &slice)
-		got, err := EndpointSlice.Correct(before, func(e Endpoint) *Correction {
+		got, err := EndpointSlice.Rewrite(before, func(e Endpoint) *Correction {
 			if string(e.Address) == "10.0.0.7" {
 				return nil
 			}
@@ -146,7 +146,7 @@ func TestCorrectEndpoints(t *testing.T) {
 		Ports:             ports,
 	}}}
 	correct := func(e Endpoint) *Correction { return corrections[string(e.Address)] }
-	got, err := Endpoints.Correct(bodyOf(t, &before), correct)
+	got, err := Endpoints.Rewrite(bodyOf(t, &before), correct)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestCorrectEndpoints(t *testing.T) {
 	same := bodyOf(t, &corev1.Endpoints{Subsets: []corev1.EndpointSubset{
 		{Addresses: []corev1.EndpointAddress{address("10.0.0.4")}, Ports: ports},
 	}})
-	if got, err := Endpoints.Correct(same, correct); err != nil || &got[0] != &same[0] {
+	if got, err := Endpoints.Rewrite(same, correct); err != nil || &got[0] != &same[0] {
 		t.Errorf("the body is copied although nothing of it changes: %q, %v", got, err)
 	}
 }
@@ -214,7 +214,7 @@ func FuzzCorrect(f *testing.F) {
 			c.Address = "10.0.0.9"
 		}
 		for name, codec := range map[string]Codec{"slice": EndpointSlice, "endpoints": Endpoints} {
-			corrected, err := codec.Correct(body, func(Endpoint) *Correction { return c })
+			corrected, err := codec.Rewrite(body, func(Endpoint) *Correction { return c })
 			readable := codec.Scan(body, func(Endpoint) {}) == nil
 			if readable != (err == nil) {
 				t.Fatalf("%s: the body is readable: %v, and correcting it: %v", name, readable, err)

@@ -57,16 +57,16 @@ type Endpoint struct {
 type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
-	// Correct returns a copy of the body in which the endpoints that have a Correction are as that says, and everything
+	// Rewrite returns a copy of the body in which the endpoints that have a Correction are as that says, and everything
 	// else is unchanged. It returns the body itself if all endpoints agree with their corrections.
-	Correct func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
+	Rewrite func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
 }
 
 // EndpointSlice is the Codec of discovery.k8s.io/v1 EndpointSlice.
-var EndpointSlice = Codec{Scan: scanSlice, Correct: correctSlice}
+var EndpointSlice = Codec{Scan: scanSlice, Rewrite: correctSlice}
 
 // Endpoints is the Codec of core/v1 Endpoints, which carry no hints.
-var Endpoints = Codec{Scan: scanEndpoints, Correct: correctEndpoints}
+var Endpoints = Codec{Scan: scanEndpoints, Rewrite: correctEndpoints}
 
 func scanSlice(body []byte, visit func(Endpoint)) error {
 	f := field.Of(body)

@@ -66,7 +66,7 @@ func mustMarshal(tb testing.TB, o interface{ Marshal() ([]byte, error) }) []byte
 
 // filter leaves out the endpoints that keep does not accept.
 func filter(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return codec.Correct(body, func(e Endpoint) *Correction {
+	return codec.Rewrite(body, func(e Endpoint) *Correction {
 		if keep(e) {
 			return nil
 		}
@@ -76,7 +76,7 @@ func filter(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) 
 
 // prune does the same, and removes the hints of the endpoints that stay.
 func prune(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return codec.Correct(body, func(e Endpoint) *Correction {
+	return codec.Rewrite(body, func(e Endpoint) *Correction {
 		if keep(e) {
 			return unhinted
 		}

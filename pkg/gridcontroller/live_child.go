@@ -18,8 +18,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// child has the facts about a live child that the controller needs. It is shared, and must not be changed.
-type child struct {
+// liveChild has the facts about a live child that the controller needs. It is shared, and must not be changed.
+type liveChild struct {
 	*gridchild.Existing
 
 	name, uid, resourceVersion string
@@ -71,11 +71,11 @@ func condenseChild(object any) (any, error) {
 	}}, nil
 }
 
-func childOf(u *unstructured.Unstructured) (*child, error) {
-	if c, ok := u.Object[condensed].(*child); ok {
+func childOf(u *unstructured.Unstructured) (*liveChild, error) {
+	if c, ok := u.Object[condensed].(*liveChild); ok {
 		return c, nil
 	}
-	c := &child{
+	c := &liveChild{
 		name: u.GetName(), uid: string(u.GetUID()), resourceVersion: u.GetResourceVersion(),
 		Existing: gridchild.ExistingOf(u), deleting: u.GetDeletionTimestamp() != nil,
 		progress: progress{complete: true}, observed: true,
@@ -113,7 +113,7 @@ func childOf(u *unstructured.Unstructured) (*child, error) {
 }
 
 // readManagedFields reads which fields our field manager has applied, and hashes them.
-func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]any) (*fieldpath.Set, error) {
+func (c *liveChild) readManagedFields(u *unstructured.Unstructured, spec map[string]any) (*fieldpath.Set, error) {
 	hash := sha256.New()
 	owned := &fieldpath.Set{}
 	for _, entry := range u.GetManagedFields() {

@@ -86,8 +86,8 @@ func (p *pending) remove(name types.NamespacedName) { p.objects[name] = nil }
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// Restore fills the facts from a Snapshot. Changes from the upstream are then held back until its state is complete, and
-// applied as one step. The Facts must be empty.
+// Restore fills the facts from a Snapshot. Changes from the upstream are then held back until its state is complete,
+// and applied as one step. The Facts must be empty.
 func (f *Facts) Restore(state *Snapshot) {
 	f.runStep(func() {
 		f.restored, f.holding, f.notes = state, true, state.Notes

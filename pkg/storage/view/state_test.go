@@ -70,7 +70,8 @@ func stateOf(tb testing.TB, s *storagetest.Node) *facts.Snapshot {
 	return state
 }
 
-// restarted is the Node of a process that begins with a Snapshot, after one that gave out revisions up to the given one.
+// restarted is the Node of a process that begins with a Snapshot, after one that gave out revisions up to the given
+// one.
 // As in package proxy the View is made of facts that are restored already.
 func restarted(state *facts.Snapshot, after uint64) *storagetest.Node {
 	f := facts.New(facts.Options{NodeName: "node-a1"})

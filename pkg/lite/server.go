@@ -57,7 +57,7 @@ const (
 	maxRequests = 1000
 	// answersBytes is how many bytes of objects may be in answers to accounts that are not written yet. They are in
 	// memory about three times.
-	answersBytes = 16 << 20
+	answersBytes = 8 << 20
 	// recordsDir is in the kubelet's own directory (its --root-dir).
 	recordsDir = "/var/lib/kubelet/image_manager/pulled"
 	// healthConnections is how many connections the health address accepts.

@@ -20,7 +20,7 @@ func newMetrics(s *Server) *metrics {
 		registry: prometheus.NewRegistry(),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "offline_answers_total",
 			Help: "Requests while kube-apiserver was away: answered from what is kept, expired with 410, so that the " +
-				"client lists again, refused with 503, or invalid."},
+				"client lists again, refused with 503 or 429, or invalid."},
 			[]string{"answer"}),
 	}
 	for _, answer := range []string{"kept", "expired", "refused", "invalid"} {
@@ -56,11 +56,11 @@ func newMetrics(s *Server) *metrics {
 func (m *metrics) answered(err error) {
 	answer := "invalid"
 	switch {
-	case err == nil:
+	case err == nil, apierrors.IsNotFound(err):
 		answer = "kept"
 	case apierrors.IsResourceExpired(err):
 		answer = "expired"
-	case apierrors.IsServiceUnavailable(err):
+	case apierrors.IsServiceUnavailable(err), apierrors.IsTooManyRequests(err):
 		answer = "refused"
 	}
 	m.answers.WithLabelValues(answer).Inc()

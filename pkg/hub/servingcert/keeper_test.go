@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,8 +319,19 @@ func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		k := w.keeper()
-		var logged []string
-		logger := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+		var mu sync.Mutex
+		var logged []string // guarded by mu, as reason is
+		reason := ""
+		logger := funcr.New(func(_, line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			logged = append(logged, line)
+		}, funcr.Options{})
+		w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return reason != "", nil, errors.New(reason)
+		})
 		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
 		ended := make(chan struct{})
 		go func() {
@@ -339,17 +351,16 @@ func TestRun(t *testing.T) {
 		if !bytes.Equal(w.bundle(), want) || len(want) == 0 {
 			t.Errorf("%d bytes of the caBundle are back", len(w.bundle()))
 		}
-		reason := ""
-		w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New(reason)
-		})
-		for _, reason = range []string{"nobody listens", "it is forbidden"} {
-			logged = nil
+		for _, why := range []string{"nobody listens", "it is forbidden"} {
+			mu.Lock()
+			reason, logged = why, nil
+			mu.Unlock()
 			time.Sleep(10 * time.Minute)
-			synctest.Wait()
-			if said := strings.Join(logged, "\n"); !strings.Contains(said, reason) || len(logged) > 11 {
-				t.Errorf("%s: in 10 minutes the log has %d lines: %s", reason, len(logged), said)
+			mu.Lock()
+			if said := strings.Join(logged, "\n"); !strings.Contains(said, why) || len(logged) > 11 {
+				t.Errorf("%s: in 10 minutes the log has %d lines: %s", why, len(logged), said)
 			}
+			mu.Unlock()
 		}
 	})
 }

@@ -92,9 +92,7 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 		return unknownAnswer(r)
 	}
 	if in == podsOf(s.store.node) {
-		s.store.mu.Lock()
-		s.store.leavesOut = true
-		s.store.mu.Unlock()
+		s.store.leavesOut.Store(true)
 	}
 	release, err := s.admit(in.kind.account, objects...)
 	if err != nil {

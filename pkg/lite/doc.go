@@ -8,9 +8,9 @@
 // The rule: while kube-apiserver is away, the kubelet gets kube-apiserver's last answers to this node, complete, with
 // kube-apiserver's own resourceVersions; of Services, what a kubelet reads. Who watches from an older version has to
 // list again. Everything else is answered with 503: never with an empty list, and with 404 only if kube-apiserver has
-// said that an object which a pod names does not exist. Allowed ServiceAccounts are answered in the same way, without
-// any 404. Each gets only objects that kube-apiserver has let this account read, and that are then
-// followed with a token of the account. A pod that the kubelet has confirmed to be gone is never in an answer again.
+// said that an object which a pod names does not exist. Allowed ServiceAccounts are answered in the same way, but for
+// the 404. Each gets only objects that kube-apiserver has let this account read, and that are then followed with a
+// token of the account. A pod that the kubelet has confirmed to be gone is never in an answer again.
 //
 // # Parts
 //

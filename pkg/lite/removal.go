@@ -121,19 +121,23 @@ func (s *Store) forgetRemovals() {
 
 // mustListAgain reports whether the kubelet, which is about to continue a watch of its pods, may not know one that is
 // still being deleted for kube-apiserver, because the answers from the Store leave it out. kube-apiserver would send
-// only later changes, and a kubelet that has restarted would never repeat the DELETE.
+// only later changes, and a kubelet that has restarted would never repeat the DELETE. It is reported once, as the
+// kubelet then has kube-apiserver's list.
 func (s *Store) mustListAgain(r *http.Request) bool {
+	if !s.leavesOut.Load() { // as for almost every request
+		return false
+	}
 	info, query := serve.ParseRequest(r), r.URL.Query()
-	if info.Group != "" || info.Resource != "pods" || info.Name != "" || !isWatch(r) ||
-		serve.IsTrue(query, "sendInitialEvents") || strings.Trim(query.Get("resourceVersion"), "0") == "" {
+	in := podsOf(s.node)
+	if info.Group != "" || info.Resource != "pods" || query.Get("fieldSelector") != in.fields || !isWatch(r) ||
+		serve.IsTrue(query, "sendInitialEvents") || strings.Trim(query.Get("resourceVersion"), "0") == "" ||
+		!s.leavesOut.Swap(false) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	leavesOut := s.leavesOut
-	s.leavesOut = false
-	for _, o := range s.set(podsOf(s.node)).objects {
-		if leavesOut && s.removals[types.UID(o.UID)].outcome == intended {
+	for _, o := range s.set(in).objects {
+		if s.removals[types.UID(o.UID)].outcome == intended {
 			return true
 		}
 	}

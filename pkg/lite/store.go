@@ -31,6 +31,8 @@ type Store struct {
 
 	// recorded is how many changes there have been since the start of the process.
 	recorded atomic.Uint64
+	// leavesOut is set while the kubelet may have pods from an answer of this Store, or of an earlier process.
+	leavesOut atomic.Bool
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
@@ -39,8 +41,6 @@ type Store struct {
 	tokens map[tokenRequest]token
 	// removals has the pods that the kubelet has asked to remove, by their UIDs.
 	removals map[types.UID]removal
-	// leavesOut is set while the kubelet may have pods from an answer of this Store, or of an earlier process.
-	leavesOut bool
 	// heavy has the candidates that were too large.
 	heavy map[any]leftOut
 	// values has all that the disk must have, by its key, but for the objects of sets.
@@ -125,9 +125,9 @@ func newStore(node string) *Store {
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, removals: map[types.UID]removal{},
 		heavy: map[any]leftOut{}, values: map[string][]byte{}, pending: changes{},
 		contactPrecision: maxContactPrecision,
-		leavesOut:        true,
 		needed:           make(chan struct{}, 1),
 	}
+	s.leavesOut.Store(true)
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
 	}

@@ -2,6 +2,7 @@ package lite
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -57,7 +58,8 @@ func newMachine(t *testing.T, name string, losesPower bool) *machine {
 		if m.cut.Load() {
 			return nil, errors.New("the link is down")
 		}
-		return new(net.Dialer).DialContext(ctx, "tcp", upstream)
+		opened, err := new(net.Dialer).DialContext(ctx, "tcp", upstream)
+		return &linked{Conn: opened, cut: &m.cut}, err
 	})
 	m.Must(err)
 	t.Cleanup(relay.Close)
@@ -90,6 +92,44 @@ func (m *machine) run(name string, args ...string) {
 func (m *machine) mount() {
 	m.Helper()
 	m.run("mount", "-o", "loop,commit=300", m.image, m.disk)
+}
+
+// linked is a connection over the link. What is sent while the link is down is lost, and with it the connection.
+type linked struct {
+	net.Conn
+
+	cut  *atomic.Bool
+	lost atomic.Bool
+}
+
+var errLost = errors.New("the link was down")
+
+// isDown reports whether the link is down. err is set if it was before.
+func (c *linked) isDown() (down bool, err error) {
+	if c.cut.Load() {
+		c.lost.Store(true)
+		return true, nil
+	}
+	if c.lost.Load() {
+		return false, errLost
+	}
+	return false, nil
+}
+
+func (c *linked) Write(data []byte) (int, error) {
+	if down, err := c.isDown(); down || err != nil {
+		return len(data), err
+	}
+	return c.Conn.Write(data)
+}
+
+func (c *linked) Read(data []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(data)
+		if down, lostErr := c.isDown(); !down || err != nil {
+			return n, cmp.Or(err, lostErr)
+		}
+	}
 }
 
 // start starts lite-apiserver, and waits until it serves.

@@ -3,11 +3,8 @@ package lite
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,89 +18,6 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// cable is a link that can go silent at once, also for connections that are open.
-type cable struct {
-	net.Listener
-
-	mu    sync.Mutex
-	cut   bool
-	conns map[net.Conn]bool
-}
-
-func newCable(t *testing.T) *cable {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cable{Listener: listener, conns: map[net.Conn]bool{}}
-	upstream := strings.TrimPrefix(shared.RESTConfig().Host, "https://")
-	go func() {
-		for {
-			from, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if c.isCut() {
-				_ = from.Close() // refused
-				continue
-			}
-			to, err := net.Dial("tcp", upstream)
-			if err != nil {
-				_ = from.Close() // refused
-				continue
-			}
-			c.mu.Lock()
-			c.conns[from], c.conns[to] = true, true
-			c.mu.Unlock()
-			go c.copy(to, from)
-			go c.copy(from, to)
-		}
-	}()
-	t.Cleanup(func() { _ = listener.Close() })
-	return c
-}
-
-func (c *cable) isCut() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cut
-}
-
-// copy copies until the cable is cut. What arrives later is lost.
-func (c *cable) copy(to, from net.Conn) {
-	buffer := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buffer)
-		if c.isCut() {
-			return
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				_ = to.Close()
-			}
-			return
-		}
-	}
-}
-
-// set cuts the cable, or mends it; open connections are lost.
-func (c *cable) set(cut bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cut = cut; !cut {
-		for conn := range c.conns {
-			_ = conn.Close()
-		}
-		clear(c.conns)
-	}
-}
-
 // TestUnansweredDeleteIsRepeated: the link and the power fail while the kubelet's last DELETE of a pod is under way.
 // The pod is gone from the node, and its Node starts without the cloud. When the cloud is back, the kubelet has to see
 // the pod that is still being deleted there, so that it confirms its end. Otherwise the pod stays in the cloud for
@@ -111,10 +25,6 @@ func (c *cable) set(cut bool) {
 func TestUnansweredDeleteIsRepeated(t *testing.T) {
 	namespace := suite.Namespace(t, shared, "unanswered")
 	m := newMachine(t, "unanswered", false)
-	link := newCable(t)
-	var err error
-	m.kubeconfig, err = shared.KubeletKubeconfig(m.name, "https://"+link.Addr().String())
-	m.Must(err)
 	pod, stays := m.createPod(namespace, "db"), m.createPod(namespace, "stays")
 	m.start()
 	m.recorded(1, string(pod.UID), string(stays.UID))
@@ -123,10 +33,10 @@ func TestUnansweredDeleteIsRepeated(t *testing.T) {
 	time.Sleep(3 * time.Second) // it is recorded that it is being deleted
 
 	kubelet := m.kubelet()
-	link.set(true)
+	m.cut.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err = kubelet.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	err := kubelet.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}})
 	if err == nil {
 		t.Fatal("the DELETE was answered")
@@ -151,7 +61,7 @@ func TestUnansweredDeleteIsRepeated(t *testing.T) {
 	if _, there, _ := pods.GetStore().GetByKey(key); there {
 		t.Error("the gone pod is answered")
 	}
-	link.set(false)
+	m.cut.Store(false)
 	began := time.Now()
 	m.createPod(namespace, "later")
 	patience.Until(t, "the kubelet sees a new pod", func() error {

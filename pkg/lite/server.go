@@ -186,7 +186,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		chains = r.TLS.VerifiedChains
 	}
-	switch isKubelet := len(chains) > 0 && nodeOf(chains[0][0].Subject) == s.store.node; {
+	isKubelet := len(chains) > 0 && nodeOf(chains[0][0].Subject) == s.store.node
+	if isKubelet {
+		quota.Keep(r.Context())
+	}
+	switch {
 	case isKubelet && r.URL.Path == ExplainPath:
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.explained.Load()) //nolint:errchkjson // it has texts; the client may be gone
@@ -262,7 +266,10 @@ func (s *Server) Run(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", s.listener.Addr().String(),
 		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
-	bounded := &quota.Listener{Listener: s.listener, Quota: quota.New(maxRequests), Logger: klog.FromContext(ctx)}
+	// Any number of connections that do not show the node's certificate must not keep the kubelet's out: they may be of
+	// the same user.
+	bounded := &quota.Listener{Listener: s.listener, Quota: quota.New(maxRequests), Logger: klog.FromContext(ctx),
+		Replaces: true}
 	go func() { served <- server.ServeTLS(bounded, "", "") }()
 	select {
 	case err := <-served:

@@ -776,3 +776,36 @@ func TestConnectionsAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestPlacesForTheKubelet: connections without a certificate, of the kubelet's own user, as many as they get, do not
+// keep the kubelet's out, and none of the kubelet's is closed for them.
+func TestPlacesForTheKubelet(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.start()
+	client := func() kubernetes.Interface {
+		config := f.kubelet()
+		config.Dial = (&net.Dialer{}).DialContext // client-go would share the connection of clients without one
+		return f.clientFor(config)
+	}
+	watch, err := client().CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+	f.must(err)
+	defer watch.Stop()
+	fill := func() {
+		for range maxRequests {
+			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", f.config.Address)
+			f.must(err)
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}
+	fill()
+	if pods, err := f.podsOfNode0(client()); err != nil || len(pods) != 1 {
+		t.Errorf("a kubelet that starts is answered %v, %v", pods, err)
+	}
+	fill()
+	select {
+	case <-watch.ResultChan():
+		t.Error("the kubelet's watch has ended")
+	default:
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
+	"sync"
 
 	"k8s.io/klog/v2"
 )
@@ -16,6 +18,13 @@ type Listener struct {
 	Quota *Quota
 	// Logger gets a line for every connection that is refused, at V(2).
 	Logger klog.Logger
+	// Replaces is set if a connection without a place gets that of older ones that Keep was not called for: of the same
+	// caller, or of all callers if this one has none.
+	Replaces bool
+
+	mu sync.Mutex
+	// replaceable are the open connections that Keep was not called for, the oldest first; guarded by mu.
+	replaceable []*countedConn
 }
 
 // Accept implements net.Listener.
@@ -27,13 +36,45 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		caller := callerOf(conn)
 		release, ok := l.Quota.Acquire(caller)
+		for !ok && l.closeOldest(caller) {
+			release, ok = l.Quota.Acquire(caller)
+		}
 		if ok {
-			return &countedConn{Conn: conn, caller: caller, release: release}, nil
+			return l.count(&countedConn{Conn: conn, caller: caller, release: release}), nil
 		}
 		l.Logger.V(2).Info("Closing a connection: too many are open",
 			"caller", caller, "remote", conn.RemoteAddr().String())
 		_ = conn.Close() // nothing was read or written
 	}
+}
+
+func (l *Listener) count(conn *countedConn) net.Conn {
+	if l.Replaces {
+		conn.keep = sync.OnceFunc(func() { l.keep(conn) })
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.replaceable = append(l.replaceable, conn)
+	}
+	return conn
+}
+
+func (l *Listener) keep(conn *countedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.replaceable = slices.DeleteFunc(l.replaceable, func(c *countedConn) bool { return c == conn })
+}
+
+// closeOldest closes the connection that a new one of a caller replaces, and reports whether there was one.
+func (l *Listener) closeOldest(caller string) bool {
+	l.mu.Lock()
+	open := slices.Clone(l.replaceable)
+	l.mu.Unlock()
+	if len(open) == 0 {
+		return false
+	}
+	oldest := max(slices.IndexFunc(open, func(c *countedConn) bool { return c.caller == caller }), 0)
+	_ = open[oldest].Close() // its place counts
+	return true
 }
 
 // countedConn releases its place when it is closed.
@@ -42,28 +83,42 @@ type countedConn struct {
 
 	caller  string
 	release func()
+	// keep protects the connection from being replaced; nil if none is.
+	keep func()
 }
 
 func (c *countedConn) Close() error {
 	defer c.release()
+	if c.keep != nil {
+		c.keep()
+	}
 	return c.Conn.Close()
 }
 
-type callerKey struct{}
+type connKey struct{}
 
-// WithCaller is the ConnContext of an http.Server: it adds the caller of a connection of a Listener to ctx.
+// WithCaller is the ConnContext of an http.Server: it adds a connection of a Listener to ctx, for Caller and Keep.
 func WithCaller(ctx context.Context, conn net.Conn) context.Context {
 	if wrapped, ok := conn.(*tls.Conn); ok {
 		conn = wrapped.NetConn()
 	}
 	if counted, ok := conn.(*countedConn); ok {
-		ctx = context.WithValue(ctx, callerKey{}, counted.caller)
+		ctx = context.WithValue(ctx, connKey{}, counted)
 	}
 	return ctx
 }
 
-// Caller returns the caller that WithCaller added to ctx, "" if ctx has none.
+// Caller returns the caller of the connection in ctx, "" without one.
 func Caller(ctx context.Context) string {
-	caller, _ := ctx.Value(callerKey{}).(string)
-	return caller
+	if counted, ok := ctx.Value(connKey{}).(*countedConn); ok {
+		return counted.caller
+	}
+	return ""
+}
+
+// Keep protects the connection in ctx from being replaced by a newer one.
+func Keep(ctx context.Context) {
+	if counted, ok := ctx.Value(connKey{}).(*countedConn); ok && counted.keep != nil {
+		counted.keep()
+	}
 }

@@ -251,3 +251,43 @@ func TestAGreedyCallerStarvesNobody(t *testing.T) {
 		t.Errorf("%d of %d are taken", taken, limit)
 	}
 }
+
+// scripted is a listener with connections from these addresses.
+type scripted struct {
+	net.Listener
+
+	from []string
+}
+
+func (s *scripted) Accept() (net.Conn, error) {
+	inner, _ := net.Pipe()
+	from := &net.TCPAddr{IP: net.ParseIP(s.from[0]), Port: 1}
+	s.from = s.from[1:]
+	return addressed{inner, from, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 2}}, nil
+}
+
+// TestOldestIsReplaced: without a place, a caller's new connection replaces its oldest one; if it has none, the oldest
+// of all, as many as its part of the places requires. One that is kept is not replaced.
+func TestOldestIsReplaced(t *testing.T) {
+	t.Parallel()
+	const a, b, c, d = "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"
+	listener := &Listener{Quota: New(3), Logger: klog.Background(), Replaces: true,
+		Listener: &scripted{from: []string{a, b, c, c, d, a}}}
+	var open []net.Conn
+	for range 6 {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open = append(open, conn); len(open) == 1 {
+			Keep(WithCaller(t.Context(), conn))
+		}
+	}
+	for i, conn := range open {
+		err := conn.SetDeadline(time.Now())
+		// c's second connection replaces its first, d's that of b, and a's second those of c and d: a's first is kept.
+		if wantOpen := i == 0 || i == 5; (err == nil) != wantOpen {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+}

@@ -89,6 +89,8 @@ type Server struct {
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
 
+	// foreign is why the store of another cluster, which is not used, could not be removed; nil if there is none.
+	foreign error
 	// explained is the last result of explain.
 	explained atomic.Pointer[Explanation]
 

@@ -788,7 +788,8 @@ func TestPlacesForTheKubelet(t *testing.T) {
 		config.Dial = (&net.Dialer{}).DialContext // client-go would share the connection of clients without one
 		return f.clientFor(config)
 	}
-	watch, err := client().CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+	watch, err := client().CoreV1().Pods("").Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
 	f.must(err)
 	defer watch.Stop()
 	fill := func() {

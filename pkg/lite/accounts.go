@@ -79,7 +79,7 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	}
 	in = scope{k, info.Namespace, selector.String()}
 	if info.Name != "" {
-		in = named(k, info.Namespace, info.Name)
+		in = objectScope(k, info.Namespace, info.Name)
 	}
 	return in, len(in.namespace)+len(in.fields) <= scopeLength
 }
@@ -113,7 +113,7 @@ func (s *Store) noteScope(in scope, until time.Time) {
 		}
 		s.signalNeeds()
 	}
-	set := s.set(in)
+	set := s.getOrAddSet(in)
 	if until.After(set.read) {
 		set.read = until
 	}
@@ -130,7 +130,7 @@ func (s *Server) noteRead(answer *http.Response) {
 	if err != nil || !s.store.accounts[said.account()] {
 		return
 	}
-	if len(s.store.keysOf(parsed)) == 0 {
+	if len(s.store.signingKeys(parsed)) == 0 {
 		s.store.mu.Lock()
 		s.store.keysAt = time.Time{} // they are fetched again
 		s.store.mu.Unlock()

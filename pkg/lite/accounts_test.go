@@ -491,7 +491,7 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 			if i == 0 {
 				size = small
 			}
-			in := named(s.kinds[(&kind{resource: configMaps.resource, account: account.String()}).key()], "shop",
+			in := objectScope(s.kinds[(&kind{resource: configMaps.resource, account: account.String()}).key()], "shop",
 				fmt.Sprint("large-", i))
 			sink{s, in}.ChangeAt("7", func() {
 				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{

@@ -60,7 +60,7 @@ func (s *Server) answerKept(w http.ResponseWriter, r *http.Request, account stri
 	}
 	object := s.store.getObject(info, account)
 	if object == nil {
-		_, _, known := s.store.readScope(named(k, info.Namespace, info.Name))
+		_, _, known := s.store.readScope(objectScope(k, info.Namespace, info.Name))
 		if known && namedByPods[k] { // kube-apiserver has said that it does not exist, and some pods start without it
 			return apierrors.NewNotFound(k.GroupResource(), info.Name)
 		}
@@ -91,8 +91,8 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
 		return unknownAnswer(r)
 	}
-	if in == podsOf(s.store.node) {
-		s.store.leavesOut.Store(true)
+	if in == podScope(s.store.node) {
+		s.store.podsAnswered.Store(true)
 	}
 	release, err := s.admit(in.kind.account, objects...)
 	if err != nil {

@@ -140,7 +140,7 @@ func TestPowerCutInARepeatedDelete(t *testing.T) {
 			p.expect("refused", "u1")
 		}
 		r.Body = io.NopCloser(strings.NewReader(`{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`))
-		_, err := p.server.intendRemoval(httptest.NewRecorder(), r)
+		_, err := p.server.noteDelete(httptest.NewRecorder(), r)
 		p.must(err)
 		p.must(p.server.disk.Close())
 		p.open()
@@ -184,7 +184,7 @@ func TestNothingOnTheDiskBlocksAStart(t *testing.T) {
 			if len(report.Reasons) > 0 || said != (name != "the serving certificate is damaged") {
 				t.Errorf("%+v", report)
 			}
-			if e := f.server.explain(); said == (len(e.Stuck()) == 0 && len(e.Unsaved) == 0) {
+			if e := f.server.updateExplanation(); said == (len(e.Stuck()) == 0 && len(e.Unsaved) == 0) {
 				t.Errorf("what is on the disk: %+v", e)
 			}
 			f.away()
@@ -198,7 +198,9 @@ func TestNothingOnTheDiskBlocksAStart(t *testing.T) {
 // TestUnreadableEntry: one entry costs its set until the next list, and nothing else.
 func TestUnreadableEntry(t *testing.T) {
 	from := newStore("node0")
-	for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "a"), named(secrets, "shop", "b")} {
+	for _, in := range []scope{
+		podScope("node0"), objectScope(secrets, "shop", "a"), objectScope(secrets, "shop", "b"),
+	} {
 		to := sink{from, in}
 		to.ChangeAt("5", func() {
 			to.Apply(wiretest.Object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
@@ -206,7 +208,7 @@ func TestUnreadableEntry(t *testing.T) {
 		})
 	}
 	state := taken(from, hourlyBytes)
-	broken := named(secrets, "shop", "a")
+	broken := objectScope(secrets, "shop", "a")
 	state[objectKey(broken, types.NamespacedName{Namespace: "shop", Name: "a"})] = []byte("\xff\xff")
 	state[keyToken+"\x00{"] = []byte("x")
 	s := newStore("node0")
@@ -216,7 +218,7 @@ func TestUnreadableEntry(t *testing.T) {
 	if _, _, ok := s.readScope(broken); ok {
 		t.Error("a set with an entry that cannot be read is answered")
 	}
-	if _, objects, ok := s.readScope(named(secrets, "shop", "b")); !ok || len(objects) != 1 {
+	if _, objects, ok := s.readScope(objectScope(secrets, "shop", "b")); !ok || len(objects) != 1 {
 		t.Errorf("the other one is lost: %v", objects)
 	}
 	to := sink{s, broken}
@@ -266,7 +268,7 @@ func TestClockBehindWithContact(t *testing.T) {
 		if problems := s.load(state); problems != nil {
 			t.Fatal(problems)
 		}
-		sink{s, podsOf("node0")}.ChangeAt("5", nil) // a bookmark
+		sink{s, podScope("node0")}.ChangeAt("5", nil) // a bookmark
 		fetched := issued()
 		fetched.fetched = time.Now()
 		s.putToken(renewed, fetched)
@@ -322,7 +324,7 @@ func TestLaggingReplica(t *testing.T) {
 				f.start()
 			}
 			patience.Until(t, "the newest lists are kept", func() error {
-				for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "password")} {
+				for _, in := range []scope{podScope("node0"), objectScope(secrets, "shop", "password")} {
 					version, objects, _ := f.server.store.readScope(in)
 					if len(objects) == 1 && objects[0].UID == "u0" {
 						t.Fatalf("the list of the replica that lags is used, at version %d", version)
@@ -383,10 +385,10 @@ func gpuClaim() *corev1.PodExtendedResourceClaimStatus {
 func TestNotOnDisk(t *testing.T) {
 	s := kept(nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", ResourceVersion: "3"}}
-	sink{s, podsOf("node0")}.ChangeAt("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
+	sink{s, podScope("node0")}.ChangeAt("3", func() { sink{s, podScope("node0")}.Apply(wiretest.Object(pod)) })
 	for _, saved := range []bool{false, true} {
 		if saved {
-			s.noteSaved(s.takePending(hourlyBytes))
+			s.noteSaved(s.selectPending(hourlyBytes))
 		}
 		said := strings.Contains(strings.Join(missingOf(s, pod), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
@@ -412,19 +414,19 @@ func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
 			}
 		})
 	}
-	sink{s, podsOf("node0")}.ChangeAt("5", func() {})
-	pods := podsOf("node0").key(keySet)
-	changes := s.takePending(1)
+	sink{s, podScope("node0")}.ChangeAt("5", func() {})
+	pods := podScope("node0").key(keySet)
+	changes := s.selectPending(1)
 	if len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
 		t.Errorf("%d changes without time", len(changes))
 	}
 	s.noteSaved(changes)
-	changes = s.takePending(hourlyBytes)
+	changes = s.selectPending(hourlyBytes)
 	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
 		t.Errorf("%d changes at once, of sets of 4", len(changes))
 	}
 	for range 10 {
-		s.noteSaved(s.takePending(hourlyBytes))
+		s.noteSaved(s.selectPending(hourlyBytes))
 	}
 	if count, _ := s.unsavedChanges(); count > 0 {
 		t.Errorf("%d changes are never written", count)

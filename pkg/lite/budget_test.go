@@ -76,7 +76,7 @@ func TestStrangersServices(t *testing.T) {
 	pod := func(name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: "3"}}
 	}
-	s := kept(objects{podsOf("node0"): pod("till")})
+	s := kept(objects{podScope("node0"): pod("till")})
 	version := 10
 	apply := func(namespace, name, annotation string, port int32) {
 		version++
@@ -98,31 +98,31 @@ func TestStrangersServices(t *testing.T) {
 	apply("strangers", "other", "", 80)
 	apply("default", "kubernetes", "", 443)
 	apply("shop", "till", "", 80)
-	to := sink{s, podsOf("node0")}
+	to := sink{s, podScope("node0")}
 	to.ChangeAt("12", func() { to.Apply(wiretest.Object(pod("late"))) })
-	if got := names(s.takePending(1)); !slices.Equal(got, own) {
+	if got := names(s.selectPending(1)); !slices.Equal(got, own) {
 		t.Errorf("without spare bytes %q are written, want %q", got, own)
 	}
-	if got := names(s.takePending(hourlyBytes)); len(got) != len(own)+3 {
+	if got := names(s.selectPending(hourlyBytes)); len(got) != len(own)+3 {
 		t.Errorf("with spare bytes %q are written", got)
 	}
-	s.noteSaved(s.takePending(hourlyBytes))
+	s.noteSaved(s.selectPending(hourlyBytes))
 	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
-	if changes := s.takePending(hourlyBytes); len(changes) > 0 {
+	if changes := s.selectPending(hourlyBytes); len(changes) > 0 {
 		t.Errorf("an annotation has %q written", names(changes))
 	}
 	sink{s, scope{kind: services}}.ChangeAt("99", func() {
 		sink{s, scope{kind: services}}.Remove("strangers", "stranger")
 	})
-	if got := names(s.takePending(1)); len(got) > 0 {
+	if got := names(s.selectPending(1)); len(got) > 0 {
 		t.Errorf("without spare bytes %q are written", got)
 	}
-	if got := names(s.takePending(hourlyBytes)); !slices.Equal(got, []string{"", "stranger"}) {
+	if got := names(s.selectPending(hourlyBytes)); !slices.Equal(got, []string{"", "stranger"}) {
 		t.Errorf("of a removed Service %q are written", got)
 	}
 	s = newStore("node0")
 	apply("strangers", "stranger", "", 80)
-	if got := names(s.takePending(1)); !slices.Equal(got, []string{"", "stranger"}) {
+	if got := names(s.selectPending(1)); !slices.Equal(got, []string{"", "stranger"}) {
 		t.Errorf("of the first list %q are written", got)
 	}
 }
@@ -155,19 +155,19 @@ func (f diskFixture) apply(in scope, version string, object interface{ Marshal()
 
 // config adds a ConfigMap that a pod names.
 func (f diskFixture) config(namespace, name, version string, data []byte) {
-	f.apply(named(configMaps, namespace, name), version, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	f.apply(objectScope(configMaps, namespace, name), version, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, ResourceVersion: version}, BinaryData: map[string][]byte{"x": data}})
 }
 
 func (f diskFixture) pod(namespace, name, version string) {
-	f.apply(podsOf("node0"), version, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+	f.apply(podScope("node0"), version, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
 		ResourceVersion: version}})
 }
 
 // isUnsaved reports whether a pod, or the ConfigMap of its name, is only in memory.
 func (f diskFixture) isUnsaved(namespace, name string) bool {
-	return f.store.isUnsaved(podsOf("node0").key(keyObject, namespace, name),
-		named(configMaps, namespace, name).key(keyObject, namespace, name))
+	return f.store.isUnsaved(podScope("node0").key(keyObject, namespace, name),
+		objectScope(configMaps, namespace, name).key(keyObject, namespace, name))
 }
 
 // tick does what keep does each second.

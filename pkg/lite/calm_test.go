@@ -81,14 +81,14 @@ func calmNode(store *Store) (scopes []scope, tokens []tokenRequest) {
 			UID: types.UID(fmt.Sprintf("6f2f2a1e-0000-4000-8000-%012d", i))}
 		all = append(all, wiretest.Object(&corev1.Pod{ObjectMeta: meta,
 			Spec: corev1.PodSpec{Hostname: strings.Repeat("x", 3000)}})) // as long as most are
-		put(named(secrets, "shop", meta.Name), wiretest.Object(&corev1.Secret{ObjectMeta: meta}))
-		put(named(configMaps, "shop", meta.Name), wiretest.Object(&corev1.ConfigMap{ObjectMeta: meta}))
+		put(objectScope(secrets, "shop", meta.Name), wiretest.Object(&corev1.Secret{ObjectMeta: meta}))
+		put(objectScope(configMaps, "shop", meta.Name), wiretest.Object(&corev1.ConfigMap{ObjectMeta: meta}))
 		request := tokenRequest{"shop", "default", meta.Name, meta.UID, "", 3607}
 		store.putToken(request, calmToken())
 		tokens = append(tokens, request)
 	}
 	for _, in := range nodeScopes("node0") {
-		if in == podsOf("node0") {
+		if in == podScope("node0") {
 			put(in, all...)
 		} else {
 			put(in)

@@ -277,21 +277,21 @@ func (p *keeper) reopen() {
 }
 
 func (p *keeper) at(version string, change func(to sink)) {
-	to := sink{p.server.store, podsOf("node0")}
+	to := sink{p.server.store, podScope("node0")}
 	to.ChangeAt(version, func() { change(to) })
 }
 
 // end records the end of a pod.
 func (p *keeper) end(uid types.UID, since time.Duration) {
 	if p.server.store.setRemoval(uid, removal{at: time.Now().Add(-since), outcome: confirmed}) {
-		p.server.commitTaken(klog.Background(), p.server.store.takeRemovals)
+		p.server.commitSelected(klog.Background(), p.server.store.pendingRemovals)
 	}
 }
 
 // expect compares the UIDs of the pods that the kubelet is answered.
 func (p *keeper) expect(what string, uids ...string) {
 	p.Helper()
-	_, objects, ok := p.server.store.readScope(podsOf("node0"))
+	_, objects, ok := p.server.store.readScope(podScope("node0"))
 	var got []string
 	for _, o := range objects {
 		got = append(got, o.UID)

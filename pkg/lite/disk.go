@@ -29,9 +29,9 @@ const (
 	storeDir = "store"
 )
 
-// openStore reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do
+// openDisk reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do
 // not keep the server from passing requests on. The only error is that another process uses the directory.
-func (s *Server) openStore(logger klog.Logger) error {
+func (s *Server) openDisk(logger klog.Logger) error {
 	s.foreign = s.removeOtherCluster(logger)
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
 		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, StateSaved: s.store.noteStateSaved,
@@ -47,7 +47,7 @@ func (s *Server) openStore(logger klog.Logger) error {
 		return fmt.Errorf("--file-cache-path %s: %w", s.config.Dir, s.diskErr)
 	}
 	s.writeFiles(logger)
-	s.explain()
+	s.updateExplanation()
 	return nil
 }
 
@@ -75,13 +75,13 @@ func (s *Server) writeFiles(logger klog.Logger) {
 // commit writes what has changed to the disk. left is how many bytes may be written now. Which pods are gone does not
 // wait for the budget, and may use the reserved space.
 func (s *Server) commit(logger klog.Logger, left int64) {
-	if s.commitTaken(logger, s.store.takeRemovals); left > 0 {
-		s.commitTaken(logger, func() changes { return s.store.takePending(left) })
+	if s.commitSelected(logger, s.store.pendingRemovals); left > 0 {
+		s.commitSelected(logger, func() changes { return s.store.selectPending(left) })
 	}
 }
 
-// commitTaken commits the changes that take returns.
-func (s *Server) commitTaken(logger klog.Logger, take func() changes) {
+// commitSelected commits the changes that take returns.
+func (s *Server) commitSelected(logger klog.Logger, take func() changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of, before := take(), s.diskErr
@@ -113,7 +113,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 			s.writeFiles(logger) // the disk may have been full
 		}
 		if count != explained || again {
-			s.explain()
+			s.updateExplanation()
 			explained = count
 		}
 		return false, nil

@@ -42,13 +42,13 @@ type PodExplanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// explain finds out which pods would start now. It leaves out static pods, because the kubelet has them from files, and
-// pods that have ended, except those that a shutdown of the node has ended.
-func (s *Server) explain() *Explanation {
+// updateExplanation finds out which pods would start now. It leaves out static pods, because the kubelet has them from
+// files, and pods that have ended, except those that a shutdown of the node has ended.
+func (s *Server) updateExplanation() *Explanation {
 	e := &Explanation{Node: s.store.node, NotOnDisk: s.notOnDisk(), Pods: []PodExplanation{}}
 	s.store.mu.Lock()
 	for _, in := range nodeScopes(s.store.node) {
-		if set := s.store.set(in); set.version == 0 {
+		if set := s.store.getOrAddSet(in); set.version == 0 {
 			e.Missing = append(e.Missing, in.kind.Resource+" are not known yet")
 		} else if !set.saved {
 			e.Unsaved = append(e.Unsaved, in.kind.Resource+" are not on the disk yet")
@@ -95,13 +95,13 @@ const unsaved = "%s is not on the disk yet: a restart now would not find it"
 // explain adds why the pod would not start now.
 func (s *start) explain() {
 	name := types.NamespacedName{Namespace: s.pod.Namespace, Name: s.pod.Name}
-	if s.store.isUnsaved(objectKey(podsOf(s.store.node), name)) {
+	if s.store.isUnsaved(objectKey(podScope(s.store.node), name)) {
 		s.add(unsaved, "the pod")
 	}
 	needed, keys := s.store.needsOf(s.pod)
 	for id, required := range needed {
 		if request, ok := id.(tokenRequest); ok {
-			s.token(request)
+			s.checkToken(request)
 			continue
 		}
 		in, _ := id.(scope)
@@ -115,7 +115,7 @@ func (s *start) explain() {
 		case s.store.isUnsaved(in.key(keySet), objectKey(in, name)):
 			s.add(unsaved, what)
 		case len(objects) > 0:
-			s.keys(in, objects[0], keys[in])
+			s.checkKeys(in, objects[0], keys[in])
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(s.pod.Spec.RuntimeClassName, "")}
@@ -123,20 +123,20 @@ func (s *start) explain() {
 		s.add("RuntimeClass %s is not known", class.Name)
 	}
 	for i := range s.pod.Spec.Volumes {
-		s.volume(&s.pod.Spec.Volumes[i])
+		s.checkVolume(&s.pod.Spec.Volumes[i])
 	}
-	s.ended()
-	s.images()
-	s.clock()
-	s.projections()
-	s.elsewhere()
-	s.devices()
+	s.checkState()
+	s.checkImages()
+	s.checkClock()
+	s.checkProjections()
+	s.checkPlacement()
+	s.checkDevices()
 }
 
-// keys adds the keys that containers or volumes name, and that a ConfigMap or Secret does not have. A pod that runs
-// does not notice that one is removed (makeEnvironmentVariables of pkg/kubelet, MakePayload of pkg/volume/configmap and
-// secret).
-func (s *start) keys(in scope, of *wire.Object, keys []string) {
+// checkKeys adds the keys that containers or volumes name, and that a ConfigMap or Secret does not have. A pod that
+// runs does not notice that one is removed (makeEnvironmentVariables of pkg/kubelet, MakePayload of
+// pkg/volume/configmap and secret).
+func (s *start) checkKeys(in scope, of *wire.Object, keys []string) {
 	var config corev1.ConfigMap
 	var secret corev1.Secret
 	var err error
@@ -161,8 +161,8 @@ func (s *start) keys(in scope, of *wire.Object, keys []string) {
 	}
 }
 
-// token adds why the pod would not get a token.
-func (s *start) token(request tokenRequest) {
+// checkToken adds why the pod would not get a token.
+func (s *start) checkToken(request tokenRequest) {
 	whose := "for the audience " + request.Audience
 	if request.Audience == "" {
 		whose = "for the API server"
@@ -187,10 +187,10 @@ func (s *Store) isAttached(v *corev1.Volume, bound *corev1.PersistentVolumeSourc
 		bound.CSI != nil && s.attaches(bound.CSI.Driver)
 }
 
-// volume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
+// checkVolume is about a volume that has to be attached, or whose claim a kubelet refuses (createVolumeSpec of
 // pkg/kubelet/volumemanager/populator, and checkNodeAffinity of pkg/volume/util/operationexecutor). It leaves a claim
 // or a PersistentVolume that is not known to explain.
-func (s *start) volume(v *corev1.Volume) {
+func (s *start) checkVolume(v *corev1.Volume) {
 	name := claimOf(s.pod, v)
 	claim, bound := s.store.volumeOf(types.NamespacedName{Namespace: s.pod.Namespace, Name: name})
 	if s.store.isAttached(v, &bound.Spec.PersistentVolumeSource) {
@@ -275,7 +275,7 @@ func (s *Store) nodeObject() *corev1.Node {
 // pods returns the node's pods without those that are gone. The error is about a pod that cannot be decoded; the others
 // are in the result.
 func (s *Store) pods() ([]*corev1.Pod, error) {
-	_, objects, _ := s.readScope(podsOf(s.node))
+	_, objects, _ := s.readScope(podScope(s.node))
 	var all []*corev1.Pod
 	var failed error
 	for _, o := range objects {

@@ -41,18 +41,18 @@ func kept(all objects) *Store {
 			}
 		})
 	}
-	s.noteSaved(s.takePending(hourlyBytes)) // it is on the disk
+	s.noteSaved(s.selectPending(hourlyBytes)) // it is on the disk
 	return s
 }
 
 // claimed is a claim whose volume is of a driver, and drivers.
 func claimed(source *corev1.CSIPersistentVolumeSource) objects {
 	return objects{
-		named(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
+		objectScope(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", UID: "1", ResourceVersion: "2"},
 			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"},
 			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
-		named(volumes, "", "volume"): &corev1.PersistentVolume{
+		objectScope(volumes, "", "volume"): &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "2"},
 			Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{UID: "1"},
 				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: source}}},
@@ -92,40 +92,41 @@ func lacks() map[string]lack {
 						{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}}}}}
 		}
 	}
-	edge := objects{named(nodes, "", "node0"): &corev1.Node{
+	edge := objects{objectScope(nodes, "", "node0"): &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "2", Labels: map[string]string{"zone": "west"}},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Value: "till", Effect: corev1.TaintEffectNoExecute},
 			{Key: "own", Value: "all", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"example.com/gpu": quantity.MustParse("1"),
 			corev1.ResourceMemory: quantity.MustParse("1")}}}}
 	unknownVolume := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
-	delete(unknownVolume, named(volumes, "", "volume"))
+	delete(unknownVolume, objectScope(volumes, "", "volume"))
 	changed := func(change func(*corev1.PersistentVolumeClaim)) objects {
 		local := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
-		change(local[named(claims, "shop", "disk")].(*corev1.PersistentVolumeClaim))
+		change(local[objectScope(claims, "shop", "disk")].(*corev1.PersistentVolumeClaim))
 		return local
 	}
 	unbound := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
-	unbound[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.ClaimRef = nil
+	unbound[objectScope(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.ClaimRef = nil
 	ephemeral := func(owner types.UID) (func(*corev1.Pod), objects) {
 		local := changed(func(c *corev1.PersistentVolumeClaim) {
 			c.Name = "till-v"
 			c.OwnerReferences = []metav1.OwnerReference{{UID: owner, Controller: ptr.To(true)}}
 		})
-		local[named(claims, "shop", "till-v")] = local[named(claims, "shop", "disk")]
-		delete(local, named(claims, "shop", "disk"))
+		local[objectScope(claims, "shop", "till-v")] = local[objectScope(claims, "shop", "disk")]
+		delete(local, objectScope(claims, "shop", "disk"))
 		return volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), local
 	}
 	block := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
-	block[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.VolumeMode =
+	block[objectScope(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.VolumeMode =
 		ptr.To(corev1.PersistentVolumeBlock)
 	local := func(zone string) objects {
 		kept := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
-		kept[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+		volume := kept[objectScope(volumes, "", "volume")].(*corev1.PersistentVolume)
+		volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
 			Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{
 					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}}}}
-		kept[named(nodes, "", "node0")] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0",
+		kept[objectScope(nodes, "", "node0")] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0",
 			ResourceVersion: "2", Labels: map[string]string{"zone": "west"}}}
 		return kept
 	}
@@ -201,11 +202,11 @@ func lacks() map[string]lack {
 				Spec:       storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}},
 			}}, "no token for the audience vault"},
 		"deleted Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
-			objects{named(secrets, "shop", "s"): nil},
+			objects{objectScope(secrets, "shop", "s"): nil},
 			"Secret s does not exist"},
 		"deleted optional Secret": {volume(corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: "s", Optional: ptr.To(true)}}),
-			objects{named(secrets, "shop", "s"): nil}, ""},
+			objects{objectScope(secrets, "shop", "s"): nil}, ""},
 		"attached volume": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "cloud.csi"}),
 			"attached by the control plane"},
 		"inline FC": {volume(corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}), nil,
@@ -289,18 +290,19 @@ func TestExplain(t *testing.T) {
 		}
 		f.away()
 	}
-	to := sink{f.server.store, podsOf("node0")}
+	to := sink{f.server.store, podScope("node0")}
 	for i, status := range []corev1.PodStatus{{Phase: corev1.PodSucceeded}, {Phase: corev1.PodFailed},
 		{Phase: corev1.PodFailed, Reason: "Terminated"}} {
 		pod := podOf(fmt.Sprint("shop/ended-", i), types.UID(fmt.Sprint(i)))
 		pod.Status = status
 		to.ChangeAt("9", func() { to.Apply(wiretest.Object(&pod)) })
 	}
-	if said := f.server.explain().Pods; len(said) != 2 || said[0].Name != "ended-2" || len(said[0].Missing) == 0 {
+	said := f.server.updateExplanation().Pods
+	if len(said) != 2 || said[0].Name != "ended-2" || len(said[0].Missing) == 0 {
 		t.Errorf("with pods that have ended: %v", said)
 	}
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
-	if missing := f.server.explain().Missing; len(missing) != 1 ||
+	if missing := f.server.updateExplanation().Missing; len(missing) != 1 ||
 		!strings.Contains(missing[0], "certificate has expired at") {
 		t.Errorf("got %q", missing)
 	}
@@ -417,7 +419,7 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 				Image: &corev1.ImageVolumeSource{Reference: image}}}}},
 		} {
 			of := start{pod: &corev1.Pod{Spec: spec}, ofTokens: ofTokens}
-			of.images()
+			of.checkImages()
 			if strings.Contains(strings.Join(of.missing, "; "), "was pulled with a token") != refused {
 				t.Errorf("%s: %q", image, of.missing)
 			}
@@ -456,7 +458,7 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 			sink{s, in}.ChangeAt(version, func() {})
 		}
 	}
-	unsaved := func(s *Store) []string { return (&Server{store: s}).explain().Unsaved }
+	unsaved := func(s *Store) []string { return (&Server{store: s}).updateExplanation().Unsaved }
 	reach("1")
 	if unsaved := unsaved(s); len(unsaved) != len(nodeScopes("node0")) {
 		t.Errorf("before a commit: %q", unsaved)
@@ -465,7 +467,7 @@ func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	if unsaved := unsaved(s); len(unsaved) == 0 {
 		t.Error("after a commit that failed")
 	}
-	s.noteSaved(s.takePending(hourlyBytes))
+	s.noteSaved(s.selectPending(hourlyBytes))
 	reach("2")
 	next := newStore("node0")
 	if problems := next.load(state); len(problems) > 0 || len(unsaved(s))+len(unsaved(next)) > 0 {

@@ -189,7 +189,7 @@ func (f *follower) Run(ctx context.Context) {
 
 // syncSources follows exactly the objects that the node's pods name and that accounts read.
 func (f *follower) syncSources(ctx context.Context) {
-	if !f.store.isCurrent(podsOf(f.store.node)) {
+	if !f.store.isCurrent(podScope(f.store.node)) {
 		return // objects that older pods name would be dropped
 	}
 	logger := klog.FromContext(ctx)
@@ -243,7 +243,8 @@ func (f *follower) fetchObject(ctx context.Context, in scope, request *rest.Requ
 		f.store.signalNeeds()
 	case notFound:
 		// The answer has no version. That of the pods is one that kube-apiserver had reached.
-		to.ChangeAt(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
+		version := cmp.Or(f.store.versionOf(in), f.store.versionOf(podScope(f.store.node)))
+		to.ChangeAt(version, func() { to.Replace(nil) })
 	}
 	if err != nil {
 		return err

@@ -59,8 +59,8 @@ func parseToken(bearer string) (*jwt.JSONWebToken, tokenClaims, error) {
 	return parsed, said, parsed.UnsafeClaimsWithoutVerification(&said)
 }
 
-// keysOf returns the cluster's keys with the key ID of a token.
-func (s *Store) keysOf(parsed *jwt.JSONWebToken) []jose.JSONWebKey {
+// signingKeys returns the cluster's keys with the key ID of a token.
+func (s *Store) signingKeys(parsed *jwt.JSONWebToken) []jose.JSONWebKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(parsed.Headers) != 1 || parsed.Headers[0].KeyID == "" {
@@ -81,7 +81,7 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 		return "", err
 	}
 	var said tokenClaims
-	keys := s.keysOf(parsed)
+	keys := s.signingKeys(parsed)
 	if len(keys) == 0 {
 		return "", errors.New("no key of the cluster that is known here signed it")
 	}

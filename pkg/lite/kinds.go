@@ -77,8 +77,8 @@ type scope struct {
 	namespace, fields string
 }
 
-// named is the scope of one object.
-func named(k *kind, namespace, name string) scope {
+// objectScope is the scope of one object.
+func objectScope(k *kind, namespace, name string) scope {
 	return scope{k, namespace, fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
@@ -117,15 +117,15 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 // nodeScopes returns the scopes that a node always needs.
 func nodeScopes(node string) []scope {
 	return []scope{
-		named(nodes, "", node),
-		podsOf(node),
+		objectScope(nodes, "", node),
+		podScope(node),
 		{kind: services},
-		named(csiNodes, "", node),
+		objectScope(csiNodes, "", node),
 		{kind: csiDrivers},
 		{kind: runtimeClasses},
 	}
 }
 
-func podsOf(node string) scope {
+func podScope(node string) scope {
 	return scope{pods, "", fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }

@@ -50,7 +50,7 @@ func TestSlowLink(t *testing.T) {
 	f.cloud.late.Store(int64(3 * time.Second))
 	f.start()
 	there := func() error {
-		if f.server.link.AwayUntil() != nil || !f.server.store.isCurrent(podsOf("node0")) {
+		if f.server.link.AwayUntil() != nil || !f.server.store.isCurrent(podScope("node0")) {
 			return errors.New("it is not")
 		}
 		return nil

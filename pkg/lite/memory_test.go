@@ -64,7 +64,7 @@ func TestMemoryOfAList(t *testing.T) {
 	cancel()
 	<-ended
 	cloud.Close()
-	if kept := len(s.set(in).objects); kept != count {
+	if kept := len(s.getOrAddSet(in).objects); kept != count {
 		t.Errorf("%d of %d Services are kept", kept, count)
 	}
 	t.Logf("of a list of %d MiB %.1f MiB are in memory at most", size>>20, float64(peak-before)/(1<<20))
@@ -113,7 +113,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{
 					Name: fmt.Sprint(name, "-", i)}}}})
 		}
-		sink{s, podsOf("node0")}.ChangeAt("5", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(&pod)) })
+		sink{s, podScope("node0")}.ChangeAt("5", func() { sink{s, podScope("node0")}.Apply(wiretest.Object(&pod)) })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -157,7 +157,7 @@ func TestPodsThatNameTooMuch(t *testing.T) {
 		}
 		return nil
 	})
-	for _, of := range (&Server{store: s}).explain().Pods {
+	for _, of := range (&Server{store: s}).updateExplanation().Pods {
 		out := strings.Contains(strings.Join(of.Missing, "; "), "and is not kept: of what the node's pods name, 64 MiB")
 		if out != (of.Name != "till") || len(of.Missing) > 10 {
 			t.Errorf("of %s it is said: %.500q", of.Name, of.Missing)
@@ -191,7 +191,7 @@ func TestMemoryOfUnsavedObjects(t *testing.T) {
 	s := newStore("node0")
 	before := liveheap.Size()
 	for i := range count {
-		in := named(configMaps, "shop", fmt.Sprint(i))
+		in := objectScope(configMaps, "shop", fmt.Sprint(i))
 		sink{s, in}.ChangeAt("5", func() {
 			sink{s, in}.Apply(&wire.Object{Namespace: "shop", Name: fmt.Sprint(i), Body: make([]byte, size)})
 		})

@@ -140,7 +140,7 @@ func (w *reading) judgeOne(what, account, question string) {
 		if o == nil {
 			return
 		}
-		listed := named(w.store.kindOf(info, kind{account: account}), info.Namespace, info.Name)
+		listed := objectScope(w.store.kindOf(info, kind{account: account}), info.Namespace, info.Name)
 		if !w.given[of.key("")] && !w.mayHave(listed, o) {
 			w.t.Fatalf("%s: it is answered %s, which it was not given", what, o.UID)
 		}

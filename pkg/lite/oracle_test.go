@@ -58,7 +58,7 @@ func newWorld(t *testing.T, random *rand.Rand) *world {
 		back: map[string]bool{}, again: map[string]bool{}, refusals: map[string]int{}}
 }
 
-var oraclePods = podsOf("node0")
+var oraclePods = podScope("node0")
 
 // start is a start of the process: from the disk.
 func (w *world) start() {
@@ -152,7 +152,7 @@ func (w *world) commit() {
 	if w.accounts != nil && w.random.IntN(2) == 0 {
 		left = 1 // what accounts read waits
 	}
-	changes := w.store.takePending(left)
+	changes := w.store.selectPending(left)
 	err := w.disk.Commit(changes.values())
 	if err == nil && w.random.IntN(5) == 0 {
 		err = w.disk.Rewrite()
@@ -165,10 +165,10 @@ func (w *world) commit() {
 }
 
 // taken are the values of the changes that would be written now.
-func taken(s *Store, left int64) map[string][]byte { return s.takePending(left).values() }
+func taken(s *Store, left int64) map[string][]byte { return s.selectPending(left).values() }
 
 func (w *world) commitGone() {
-	changes := w.store.takeRemovals()
+	changes := w.store.pendingRemovals()
 	if err := w.disk.Commit(changes.values()); err != nil {
 		w.t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 		return nil
 	})
 	f.names("late", "disk", 10)
-	disk := named(claims, "shop", "disk")
+	disk := objectScope(claims, "shop", "disk")
 	patience.Until(t, "the claim of a pod cannot be fetched", func() error {
 		tried := false
 		for _, state := range f.server.follower.groups[byName].States() {
@@ -93,7 +93,7 @@ func (f *fixture) names(name, claim string, version int) {
 	f.cloud.says("/api/v1/namespaces/shop/persistentvolumeclaims/"+claim, corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: claim, ResourceVersion: "4"}})
-	to := sink{f.server.store, podsOf("node0")}
+	to := sink{f.server.store, podScope("node0")}
 	to.ChangeAt(fmt.Sprint(version), func() { to.Apply(wiretest.Object(&pod)) })
 }
 

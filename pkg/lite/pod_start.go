@@ -40,7 +40,7 @@ func isShutDown(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Terminated"
 }
 
-func (s *start) ended() {
+func (s *start) checkState() {
 	if isShutDown(s.pod) {
 		s.add("a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
 			"controller in the cloud has to replace it")
@@ -99,9 +99,9 @@ func imagesOf(pod *corev1.Pod) (uses []imageUse) {
 	return uses
 }
 
-// images is about images that may not be on the node (images/image_manager.go, EnsureImageExists; for volumes
+// checkImages is about images that may not be on the node (images/image_manager.go, EnsureImageExists; for volumes
 // kubelet_pods.go and kuberuntime_manager.go).
-func (s *start) images() {
+func (s *start) checkImages() {
 	for _, use := range imagesOf(s.pod) {
 		name, _, _ := strings.Cut(use.image, "@")
 		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
@@ -119,10 +119,10 @@ func (s *start) images() {
 	}
 }
 
-// clock is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
-// last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one
-// (container/helpers.go and container/runtime.go, FindContainerStatusByName).
-func (s *start) clock() {
+// checkClock is about containers that the kubelet will not call ready while the machine's clock is behind the time of
+// their last start: of several containers of a name it uses the one with the latest creation time, and that is a dead
+// one (container/helpers.go and container/runtime.go, FindContainerStatusByName).
+func (s *start) checkClock() {
 	for _, status := range slices.Concat(s.pod.Status.InitContainerStatuses, s.pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
 			s.add("container %s started last at %s, which is still to come by this node's clock: the kubelet "+
@@ -132,8 +132,8 @@ func (s *start) clock() {
 	}
 }
 
-// projections is about what comes from the API server for each start (volume/projected of pkg/volume).
-func (s *start) projections() {
+// checkProjections is about what comes from the API server for each start (volume/projected of pkg/volume).
+func (s *start) checkProjections() {
 	for _, v := range s.pod.Spec.Volumes {
 		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			if source.PodCertificate != nil {
@@ -146,10 +146,10 @@ func (s *start) projections() {
 	}
 }
 
-// elsewhere is about pods that would no longer be scheduled to the node, because its labels or taints have changed. The
-// kubelet checks that again for each pod after a restart, and fails them for good (lifecycle/predicate.go,
+// checkPlacement is about pods that would no longer be scheduled to the node, because its labels or taints have
+// changed. The kubelet checks that again for each pod after a restart, and fails them for good (lifecycle/predicate.go,
 // generalFilter).
-func (s *start) elsewhere() {
+func (s *start) checkPlacement() {
 	if s.node.Name == "" {
 		return
 	}
@@ -166,11 +166,11 @@ func (s *start) elsewhere() {
 	}
 }
 
-// devices is about pods with devices of device plugins. After a boot the kubelet fails them for good if the plugin has
-// not registered before it gets the pods (cm/devicemanager/manager.go, devicesToAllocate). The Node's capacity has the
-// resources that the kubelet knows; others are counted by the scheduler only. Resources that are allocated through
+// checkDevices is about pods with devices of device plugins. After a boot the kubelet fails them for good if the plugin
+// has not registered before it gets the pods (cm/devicemanager/manager.go, devicesToAllocate). The Node's capacity has
+// the resources that the kubelet knows; others are counted by the scheduler only. Resources that are allocated through
 // claims do not need a plugin.
-func (s *start) devices() {
+func (s *start) checkDevices() {
 	claimed := map[[2]string]bool{}
 	made := ptr.Deref(s.pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
 	for _, m := range made.RequestMappings {

@@ -36,7 +36,7 @@ func TestAbsentOptionalSecret(t *testing.T) {
 	f.cloud.lists["/api/v1/pods"] = list("PodList", "v1", pod)
 	f.cloud.lists["/api/v1/namespaces/shop/secrets"] = list("SecretList", "v1")
 	f.start()
-	in := named(secrets, "shop", "extra")
+	in := objectScope(secrets, "shop", "extra")
 	patience.Until(t, "it is known that the Secret does not exist", func() error {
 		if _, objects, ok := f.server.store.readScope(in); !ok || len(objects) > 0 {
 			return fmt.Errorf("%v", objects)
@@ -44,7 +44,7 @@ func TestAbsentOptionalSecret(t *testing.T) {
 		return nil
 	})
 	f.rebootWithoutTheCloud()
-	explained := f.server.explain()
+	explained := f.server.updateExplanation()
 	_, err := f.clientFor(f.kubelet()).CoreV1().Secrets("shop").Get(t.Context(), "extra", metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("explain says %+v, and the kubelet is answered %v, with which it does not start the pod",
@@ -58,8 +58,8 @@ func TestKeysThatContainersName(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Namespace: "shop", Name: "c", ResourceVersion: "2"}
 	s := kept(objects{
-		named(configMaps, "shop", "c"): &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"b": "1"}},
-		named(secrets, "shop", "c"):    &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"b": {1}}},
+		objectScope(configMaps, "shop", "c"): &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"b": "1"}},
+		objectScope(secrets, "shop", "c"):    &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"b": {1}}},
 	})
 	ref := corev1.LocalObjectReference{Name: "c"}
 	for name, change := range map[string]func(*corev1.PodSpec){
@@ -237,7 +237,7 @@ func TestDirectoryGoesInAnOutage(t *testing.T) {
 	dir := filepath.Join(f.config.Dir, storeDir)
 	f.must(os.RemoveAll(dir))
 	time.Sleep(5 * time.Second)
-	f.server.explain()
+	f.server.updateExplanation()
 	if state, _ := store.Read(dir, nil); len(state) == 0 {
 		t.Errorf("nothing is on the disk, and it says %q, %v", f.server.explained.Load().Summary(),
 			f.report().Details)

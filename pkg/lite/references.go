@@ -176,16 +176,16 @@ func (r referrer) add() {
 		}
 	}
 	for _, claim := range r.pod.Spec.ResourceClaims {
-		r.named(resourceClaims, ptr.Deref(claim.ResourceClaimName, ""))
+		r.addRequired(resourceClaims, ptr.Deref(claim.ResourceClaimName, ""))
 	}
 	for _, made := range r.pod.Status.ResourceClaimStatuses { // these are made from templates
-		r.named(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
+		r.addRequired(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
 	}
 	made := ptr.Deref(r.pod.Status.ExtendedResourceClaimStatus, corev1.PodExtendedResourceClaimStatus{})
-	r.named(resourceClaims, made.ResourceClaimName)
+	r.addRequired(resourceClaims, made.ResourceClaimName)
 }
 
-func (r referrer) named(k *kind, name string) { r.addObject(k, name, nil) }
+func (r referrer) addRequired(k *kind, name string) { r.addObject(k, name, nil) }
 
 // addObject adds an object and the keys that it must have, unless the name is empty. If optional is true, the pod
 // starts without them.
@@ -193,7 +193,7 @@ func (r referrer) addObject(k *kind, name string, optional *bool, keys ...string
 	if name == "" {
 		return
 	}
-	in, required := named(k, r.pod.Namespace, name), !ptr.Deref(optional, false)
+	in, required := objectScope(k, r.pod.Namespace, name), !ptr.Deref(optional, false)
 	if r.need(in, required); required && len(keys) > 0 {
 		r.keys[in] = append(r.keys[in], keys...)
 	}
@@ -215,7 +215,7 @@ func (r referrer) need(id any, required bool) {
 }
 
 func (r referrer) secret(ref *corev1.LocalObjectReference) {
-	r.named(secrets, ptr.Deref(ref, corev1.LocalObjectReference{}).Name)
+	r.addRequired(secrets, ptr.Deref(ref, corev1.LocalObjectReference{}).Name)
 }
 
 // volume adds the needs of a volume, which has one source.
@@ -242,7 +242,7 @@ func (r referrer) volume(v *corev1.Volume) {
 		r.driver(v.CSI.Driver)
 		r.secret(v.CSI.NodePublishSecretRef)
 	case v.AzureFile != nil:
-		r.named(secrets, v.AzureFile.SecretName)
+		r.addRequired(secrets, v.AzureFile.SecretName)
 	case v.CephFS != nil:
 		r.secret(v.CephFS.SecretRef)
 	case v.FlexVolume != nil:
@@ -265,12 +265,12 @@ func (r referrer) token(audience string, seconds *int64) {
 // claim adds a claim, and the needs of its volume. The Node authorizer of Kubernetes lets a node read the volume's
 // Secrets.
 func (r referrer) claim(name string) {
-	r.named(claims, name)
+	r.addRequired(claims, name)
 	claim, volume := r.store.volumeOf(types.NamespacedName{Namespace: r.pod.Namespace, Name: name})
 	if claim.Spec.VolumeName == "" {
 		return
 	}
-	r.need(named(volumes, "", claim.Spec.VolumeName), true)
+	r.need(objectScope(volumes, "", claim.Spec.VolumeName), true)
 	csi := ptr.Deref(volume.Spec.CSI, corev1.CSIPersistentVolumeSource{})
 	flex := ptr.Deref(volume.Spec.FlexVolume, corev1.FlexPersistentVolumeSource{})
 	share := ptr.Deref(volume.Spec.AzureFile, corev1.AzureFilePersistentVolumeSource{})
@@ -279,7 +279,7 @@ func (r referrer) claim(name string) {
 		{Name: share.SecretName, Namespace: ptr.Deref(share.SecretNamespace, r.pod.Namespace)},
 	} {
 		if ref != nil && ref.Name != "" {
-			r.need(named(secrets, ref.Namespace, ref.Name), true)
+			r.need(objectScope(secrets, ref.Namespace, ref.Name), true)
 		}
 	}
 	r.driver(csi.Driver)

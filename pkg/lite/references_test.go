@@ -30,7 +30,7 @@ func TestEveryReferenceIsFollowed(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod"}, Spec: *set("wanted")}
 		needed, _ := newStore("node0").needsOf(pod)
 		for _, k := range []*kind{secrets, configMaps, claims} {
-			if _, ok := needed[named(k, "shop", "wanted")]; ok {
+			if _, ok := needed[objectScope(k, "shop", "wanted")]; ok {
 				return
 			}
 		}

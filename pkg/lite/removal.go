@@ -105,7 +105,7 @@ func (s *Store) revive(uid types.UID) {
 // forgetRemovals drops the removals of pods that kube-apiserver has not listed for goneFor. It is called when the whole
 // state is written, so that no file lists a pod and not its removal. The caller holds the lock.
 func (s *Store) forgetRemovals() {
-	if pods := s.set(podsOf(s.node)); pods.current {
+	if pods := s.getOrAddSet(podScope(s.node)); pods.current {
 		there := map[types.UID]bool{}
 		for _, o := range pods.objects {
 			there[types.UID(o.UID)] = true
@@ -124,19 +124,19 @@ func (s *Store) forgetRemovals() {
 // only later changes, and a kubelet that has restarted would never repeat the DELETE. It is reported once, as the
 // kubelet then has kube-apiserver's list.
 func (s *Store) mustListAgain(r *http.Request) bool {
-	if !s.leavesOut.Load() { // as for almost every request
+	if !s.podsAnswered.Load() { // as for almost every request
 		return false
 	}
 	info, query := serve.ParseRequest(r), r.URL.Query()
-	in := podsOf(s.node)
+	in := podScope(s.node)
 	if info.Group != "" || info.Resource != "pods" || query.Get("fieldSelector") != in.fields || !isWatch(r) ||
 		serve.IsTrue(query, "sendInitialEvents") || strings.Trim(query.Get("resourceVersion"), "0") == "" ||
-		!s.leavesOut.Swap(false) {
+		!s.podsAnswered.Swap(false) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range s.set(in).objects {
+	for _, o := range s.getOrAddSet(in).objects {
 		if s.removals[types.UID(o.UID)].outcome == intended {
 			return true
 		}
@@ -152,9 +152,9 @@ type removing struct {
 
 type removingKey struct{}
 
-// intendRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
+// noteDelete records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
 // DELETE without grace that it sends when nothing of the pod is left on the node. It returns the request to pass on.
-func (s *Server) intendRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+func (s *Server) noteDelete(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
 		return r, nil
@@ -178,7 +178,7 @@ func (s *Server) intendRemoval(w http.ResponseWriter, r *http.Request) (*http.Re
 // commitRemoval records the removal of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) commitRemoval(of *http.Request, uid types.UID, how outcome) {
 	if s.store.setRemoval(uid, removal{at: time.Now(), outcome: how}) {
-		s.commitTaken(klog.FromContext(of.Context()), s.store.takeRemovals)
+		s.commitSelected(klog.FromContext(of.Context()), s.store.pendingRemovals)
 	}
 }
 

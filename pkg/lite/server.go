@@ -138,7 +138,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	if s.listener, err = listen.TCP(context.Background(), "--port", config.Address); err != nil {
 		return nil, err
 	}
-	if err = s.openStore(logger); err == nil {
+	if err = s.openDisk(logger); err == nil {
 		err = s.makeUpstreamClients()
 	}
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serveKubelet(w http.ResponseWriter, r *http.Request) {
 	s.kubeletSeenAt.Store(time.Now().Unix())
-	noted, err := s.intendRemoval(w, r)
+	noted, err := s.noteDelete(w, r)
 	if err != nil {
 		serve.WriteError(w, r, err)
 		return

@@ -340,12 +340,12 @@ func (f *fixture) start() {
 
 // report and condition are what the server says now.
 func (f *fixture) report() health.Report {
-	f.server.explain()
+	f.server.updateExplanation()
 	return f.server.report()
 }
 
 func (f *fixture) condition() corev1.NodeCondition {
-	f.server.explain()
+	f.server.updateExplanation()
 	return f.server.condition()
 }
 
@@ -367,7 +367,8 @@ func (f *fixture) followed() {
 			return fmt.Errorf("%q", report.Reasons)
 		}
 		for _, in := range []scope{
-			named(secrets, "shop", "password"), named(claims, "shop", "disk"), named(volumes, "", "volume"),
+			objectScope(secrets, "shop", "password"), objectScope(claims, "shop", "disk"),
+			objectScope(volumes, "", "volume"),
 		} {
 			if _, objects, ok := f.server.store.readScope(in); !ok || len(objects) != 1 {
 				return fmt.Errorf("%s is not known", in.kind.Resource)
@@ -614,7 +615,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 	f.must(err)
 	defer server.disk.Close()
 	defer server.listener.Close()
-	in := named(volumes, "", "volume")
+	in := objectScope(volumes, "", "volume")
 	from, err := server.follower.groups[byName].Add(follow.Options{Resource: volumes.GroupVersionResource})
 	f.must(err)
 	f.must(server.follower.fetchObject(t.Context(), in, from.Request("test")))

@@ -36,7 +36,7 @@ func (k sink) Reduce(o *wire.Object) *wire.Object {
 
 // Apply implements follow.Sink. The caller is ChangeAt, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
-	set, name := k.store.set(k.scope), o.Key()
+	set, name := k.store.getOrAddSet(k.scope), o.Key()
 	old := set.objects[name]
 	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || k.scope.kind == services) {
 		return
@@ -50,7 +50,7 @@ func (k sink) Apply(o *wire.Object) {
 
 // Remove implements follow.Sink, as Apply does.
 func (k sink) Remove(namespace, name string) {
-	key, set := types.NamespacedName{Namespace: namespace, Name: name}, k.store.set(k.scope)
+	key, set := types.NamespacedName{Namespace: namespace, Name: name}, k.store.getOrAddSet(k.scope)
 	if _, ok := set.objects[key]; ok {
 		delete(set.objects, key)
 		k.store.recordObject(k.scope, key, nil)
@@ -60,10 +60,10 @@ func (k sink) Remove(namespace, name string) {
 // Replace implements follow.Sink, as Apply does.
 func (k sink) Replace(objects []*wire.Object) {
 	there := make(map[types.NamespacedName]bool, len(objects))
-	set := k.store.set(k.scope)
+	set := k.store.getOrAddSet(k.scope)
 	for _, o := range objects {
 		there[o.Key()] = true
-		if old := set.objects[o.Key()]; k.scope == podsOf(k.store.node) && set.version > 0 &&
+		if old := set.objects[o.Key()]; k.scope == podScope(k.store.node) && set.version > 0 &&
 			(old == nil || old.UID != o.UID || numberOf(o) < numberOf(old)) {
 			// It was not there any longer, or is there as it was before: kube-apiserver was restored from a backup,
 			// perhaps with higher versions (etcdutl snapshot restore --bump-revision).
@@ -85,7 +85,7 @@ func (sink) SetAbsent() {}
 func (k sink) ObjectCount() int {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	return len(k.store.set(k.scope).objects)
+	return len(k.store.getOrAddSet(k.scope).objects)
 }
 
 // ChangeAt implements follow.Versioned. On the disk the version stays older while no object changes, because each
@@ -102,11 +102,11 @@ func (k sink) ChangeAt(version string, apply func()) {
 	if apply != nil {
 		apply()
 	}
-	set := s.set(k.scope)
+	set := s.getOrAddSet(k.scope)
 	if naming[k.scope.kind] && !set.current {
 		s.signalNeeds() // the objects that they name are followed from now on
 	}
-	if k.scope == podsOf(s.node) {
+	if k.scope == podScope(s.node) {
 		s.noteContact(time.Now())
 		if number < set.version { // it was restored from a backup, and has the pods of that time
 			for _, o := range set.objects {

@@ -31,8 +31,8 @@ type Store struct {
 
 	// recorded is how many changes there have been since the start of the process.
 	recorded atomic.Uint64
-	// leavesOut is set while the kubelet may have pods from an answer of this Store, or of an earlier process.
-	leavesOut atomic.Bool
+	// podsAnswered is set while the kubelet may have pods from an answer of this Store, or of an earlier process.
+	podsAnswered atomic.Bool
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
@@ -127,7 +127,7 @@ func newStore(node string) *Store {
 		contactPrecision: maxContactPrecision,
 		needed:           make(chan struct{}, 1),
 	}
-	s.leavesOut.Store(true)
+	s.podsAnswered.Store(true)
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
 	}
@@ -198,7 +198,7 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 			break
 		}
 		var object *wire.Object
-		if set := s.set(in); letter == keySet {
+		if set := s.getOrAddSet(in); letter == keySet {
 			set.version, err = strconv.ParseUint(string(value), 10, 64)
 			set.saved = true
 		} else if object, err = wire.ParseObject(value); err == nil {
@@ -220,8 +220,8 @@ func (s *Store) loadEntry(key string, value []byte) (in scope, err error) {
 	return in, err
 }
 
-// set returns the set of a scope, a new one if it does not exist. The caller holds the lock.
-func (s *Store) set(of scope) *set {
+// getOrAddSet returns the set of a scope, a new one if it does not exist. The caller holds the lock.
+func (s *Store) getOrAddSet(of scope) *set {
 	if s.sets[of] == nil {
 		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}}
 	}
@@ -327,7 +327,7 @@ func (s *Store) versionOf(in scope) string {
 func (s *Store) isCurrent(of scope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.set(of).current
+	return s.getOrAddSet(of).current
 }
 
 // noteContact records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
@@ -357,27 +357,27 @@ func (s *Store) dropSet(of scope) {
 
 // remove removes a set, also from the disk. The caller holds the lock.
 func (s *Store) remove(of scope) {
-	for name := range s.set(of).objects {
+	for name := range s.getOrAddSet(of).objects {
 		s.recordObject(of, name, nil)
 	}
 	s.recordChange(of.key(keySet), change{in: of})
 	delete(s.sets, of)
 }
 
-// takePending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
+// selectPending returns the changes to write: those of the node's pods and Node, and of other sets about commitBytes,
 // each set whole. Of the equally urgent ones, first come the sets of the namespace that has the least to write, and of
 // these the smallest, so that one tenant's objects do not use up what all may write. left is how many bytes may be
 // written now; see urgency.
-func (s *Store) takePending(left int64) changes {
+func (s *Store) selectPending(left int64) changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken, groups, sizes, ofTenant := changes{}, map[group]changes{}, map[group]int64{}, map[string]int64{}
-	own, used := []scope{podsOf(s.node), named(nodes, "", s.node)}, map[string]bool{}
-	for name := range s.set(own[0]).objects {
+	own, used := []scope{podScope(s.node), objectScope(nodes, "", s.node)}, map[string]bool{}
+	for name := range s.getOrAddSet(own[0]).objects {
 		used[name.Namespace] = true
 	}
 	for key, made := range s.pending {
-		if isLasting(key) { // takeRemovals takes those
+		if isLasting(key) { // pendingRemovals returns those
 			continue
 		}
 		if slices.Contains(own, made.in) {
@@ -466,8 +466,8 @@ func (c changes) values() map[string][]byte {
 	return values
 }
 
-// takeRemovals returns the changes of gone pods that are not on the disk.
-func (s *Store) takeRemovals() changes {
+// pendingRemovals returns the changes of gone pods that are not on the disk.
+func (s *Store) pendingRemovals() changes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := changes{}
@@ -608,7 +608,7 @@ func (s *Store) getObject(info serve.RequestInfo, account string) *wire.Object {
 // covers the object is never behind, so it takes precedence over objects that are fetched from time to time.
 func (s *Store) findObject(name types.NamespacedName, among ...*kind) *wire.Object {
 	for _, k := range among {
-		if _, objects, ok := s.readScope(named(k, name.Namespace, name.Name)); ok {
+		if _, objects, ok := s.readScope(objectScope(k, name.Namespace, name.Name)); ok {
 			return append(objects, nil)[0]
 		}
 		if o := s.anyObject(k, name); o != nil {

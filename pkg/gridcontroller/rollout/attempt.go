@@ -58,8 +58,8 @@ func (m marks) list() []string {
 	return all
 }
 
-// readAttempt continues the attempt of the written status, or begins a new one.
-func (p *planner) readAttempt() {
+// resumeOrBegin continues the attempt of the written status, or begins a new one.
+func (p *planner) resumeOrBegin() {
 	p.heard = p.lastHeartbeat()
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
@@ -69,7 +69,7 @@ func (p *planner) readAttempt() {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State
 		}
-		p.upgrade()
+		p.upgradeStatus()
 		p.shiftClocks()
 	case p.Current == "" && !others: // a new grid: all sites get the revision at once
 		p.newAttempt()
@@ -112,9 +112,9 @@ func (p *planner) passed(wave int) bool {
 	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
 }
 
-// upgrade reads the status of a controller from before gates, which has no heardTime. There waves in state Done have
-// passed, sites that have the revision and are not listed are proven, and phases are decisions.
-func (p *planner) upgrade() {
+// upgradeStatus reads the status of a controller from before gates, which has no heardTime. There waves in state Done
+// have passed, sites that have the revision and are not listed are proven, and phases are decisions.
+func (p *planner) upgradeStatus() {
 	s, proofs := p.status, marks{}
 	switch {
 	case s.HeardTime != nil:

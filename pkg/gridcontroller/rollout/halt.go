@@ -16,10 +16,10 @@ func (p *planner) fails(u *Site) bool {
 	return !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u)))
 }
 
-// judge decides whether the rollout has to halt, or may continue.
-func (p *planner) judge() {
+// decideHalt decides whether the rollout has to halt, or may continue.
+func (p *planner) decideHalt() {
 	if p.status.GoesBack == undone {
-		p.goOn()
+		p.endHalt()
 		return
 	}
 	failing := slices.DeleteFunc(slices.Clone(p.all), func(u *Site) bool { return !p.fails(u) })
@@ -37,20 +37,20 @@ func (p *planner) judge() {
 		return p.listed[u.Name] != nil && p.written[u.Name] != v1.RolloutSiteFailed
 	})
 	if fresh && p.within {
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 	}
 	switch {
 	case p.done && p.within:
 		if begun {
-			p.goOn()
+			p.endHalt()
 		}
 	case p.done:
 		p.status.Message = "complete; sites that were deferred do not get the change now: " + text
 		if !begun {
-			p.stop(v1.HaltFailures)
+			p.halt(v1.HaltFailures)
 		}
 	case !begun && !p.within, begun && fresh: // a person must see these before resuming
-		p.stop(v1.HaltFailures)
+		p.halt(v1.HaltFailures)
 		p.status.Message = text
 		back := over && p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != ""
 		if back && p.plan.Current != p.Revision || p.status.GoesBack != "" {
@@ -64,22 +64,22 @@ func (p *planner) frozen() bool { return p.done && !p.within }
 
 // fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
 func (p *planner) fullAtRest() bool {
-	return !p.room() && !slices.ContainsFunc(p.all, func(u *Site) bool {
+	return !p.hasRoom() && !slices.ContainsFunc(p.all, func(u *Site) bool {
 		return p.listed[u.Name] != nil && !p.excused(u)
 	})
 }
 
-// stop records that a person has to resume the rollout, and since when: a time that differs from the last one and from
-// the one that somebody has resumed. goOn ends that.
-func (p *planner) stop(why v1.HaltReason) {
-	at := p.second()
+// halt records that a person has to resume the rollout, and since when: a time that differs from the last one and from
+// the one that somebody has resumed. endHalt ends that.
+func (p *planner) halt(why v1.HaltReason) {
+	at := p.timestamp()
 	for p.Resumed == at.UTC().Format(time.RFC3339) || at.Equal(p.status.HaltTime) {
 		at.Time = at.Add(time.Second)
 	}
 	p.status.HaltTime, p.status.HaltReason = at, why
 }
 
-func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
+func (p *planner) endHalt() { p.status.HaltTime, p.status.HaltReason = nil, "" }
 
 // haltedByFailures reports whether the rollout has halted because too many sites have failed.
 func (p *planner) haltedByFailures() bool {
@@ -109,8 +109,8 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 		p.status.Phase = v1.RolloutProgressing
 	}
 	p.status.Message, p.resuming = "", true
-	p.again(p.Now)
-	p.goOn()
+	p.requeueAt(p.Now)
+	p.endHalt()
 	return unseen
 }
 
@@ -147,12 +147,12 @@ func (p *planner) findOutage() {
 		if outage {
 			p.acceptSilence()
 		}
-		p.goOn()
+		p.endHalt()
 	case outage:
 		p.outage = fmt.Sprintf("%d of the %d sites that have been reachable since it began are silent; no site starts "+
 			"until fewer are, or somebody resumes it", len(times), reachable)
 		if p.status.HaltTime == nil && !p.done && p.status.GoesBack == "" {
-			p.stop(v1.HaltOutage)
+			p.halt(v1.HaltOutage)
 		}
 	}
 }

@@ -148,13 +148,13 @@ func NewPlan(in Input) Plan {
 	for _, u := range in.Sites { // a copy
 		p.all = append(p.all, &u)
 	}
-	p.readAttempt()
+	p.resumeOrBegin()
 	p.findOutage()
 	p.enlistUnproven()
 	for _, u := range p.all {
 		p.followSite(u)
 	}
-	p.judge()
+	p.decideHalt()
 	p.keepRevisions()
 	switch {
 	case p.haltedByFailures():
@@ -244,12 +244,12 @@ func (p *planner) excused(u *Site) bool {
 	return p.knownSilent(u) && of.SilenceApproved
 }
 
-// room reports whether the status can list one more site.
-func (p *planner) room() bool { return len(p.listed) < p.Most }
+// hasRoom reports whether the status can list one more site.
+func (p *planner) hasRoom() bool { return len(p.listed) < p.Most }
 
 // enlist lists a site. from is the revision that it had before.
 func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.RolloutSite {
-	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, Since: p.second()}
+	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, Since: p.timestamp()}
 	if u.Exists {
 		of.Workload = hashOf(u.UID, uidMark)
 	}
@@ -268,7 +268,7 @@ func (p *planner) keepRevisions() {
 				p.plan.Revisions[site.Name] = p.Revision
 			} else if of == nil {
 				p.enlist(site, v1.RolloutSitePending, p.plan.Current)
-				p.again(p.Now)
+				p.requeueAt(p.Now)
 			}
 		case !site.Exists && p.plan.Current != "" && !p.Gone:
 			p.plan.Revisions[site.Name] = p.plan.Current
@@ -283,18 +283,18 @@ func (p *planner) keepRevisions() {
 // recreates reports whether a site that has lost its workload gets the new revision again.
 func (p *planner) recreates(u *Site) bool {
 	return p.proofs.named(u.Name) && p.Revision != p.plan.Current && !p.haltedByFailures() && p.status.GoesBack == "" &&
-		p.state(u) != v1.RolloutSiteFailed && (p.listed[u.Name] != nil || p.room())
+		p.state(u) != v1.RolloutSiteFailed && (p.listed[u.Name] != nil || p.hasRoom())
 }
 
-// again schedules the next plan at a time, if none is due earlier.
-func (p *planner) again(at time.Time) {
+// requeueAt schedules the next plan at a time, if none is due earlier.
+func (p *planner) requeueAt(at time.Time) {
 	if p.plan.Again.IsZero() || at.Before(p.plan.Again) {
 		p.plan.Again = at
 	}
 }
 
-// second is the present time, with the precision of a status.
-func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
+// timestamp is the present time, with the precision of a status.
+func (p *planner) timestamp() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
 
 // currentWave is the index of the first wave whose gate has not passed.
 func (p *planner) currentWave() int {

@@ -37,10 +37,10 @@ func (p *planner) enlistUnproven() {
 		if exist[name] {
 			continue
 		}
-		p.stopClocks(p.listed[name], true)
+		p.setClocks(p.listed[name], true)
 		if until := p.listed[name].SilentTime.Add(mostAway); p.Now.Before(until) {
 			p.absent = append(p.absent, name)
-			p.again(until)
+			p.requeueAt(until)
 		} else {
 			delete(p.listed, name)
 		}
@@ -48,7 +48,7 @@ func (p *planner) enlistUnproven() {
 	for _, u := range p.all {
 		known := p.listed[u.Name] != nil || p.proofs.has(u) || p.accepted.named(u.Name)
 		if p.hasRevision(u) && !known && !u.Idle && !u.Silent && p.status.GoesBack == "" && !p.runsEverywhere() &&
-			p.room() {
+			p.hasRoom() {
 			p.enlist(u, v1.RolloutSiteProgressing, "")
 		}
 	}
@@ -68,14 +68,14 @@ func (p *planner) followSite(u *Site) {
 		p.ask(u, time.Time{})
 	}
 	if of == nil {
-		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.hasRoom() {
 			of = p.enlist(u, v1.RolloutSiteFailed, "")
 			of.Message, of.Checked = u.Broken, true
 		}
 		return
 	}
-	of = p.startAnew(u, of)
-	p.stopClocks(of, p.mustWait(u))
+	of = p.renewIfRecreated(u, of)
+	p.setClocks(of, p.mustWait(u))
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -104,9 +104,9 @@ func (p *planner) mustWait(u *Site) bool {
 	return p.silent(u) || u.Held || p.outage != "" || u.Unread || !p.hasRevision(u) && kept
 }
 
-// startAnew returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the former
-// revision of the old workload do not apply to the new one.
-func (p *planner) startAnew(u *Site, of *v1.RolloutSite) *v1.RolloutSite {
+// renewIfRecreated returns the entry of a site, a new one if its workload was recreated. The clocks, the check and the
+// former revision of the old workload do not apply to the new one.
+func (p *planner) renewIfRecreated(u *Site, of *v1.RolloutSite) *v1.RolloutSite {
 	switch is := hashOf(u.UID, uidMark); {
 	case !u.Exists:
 		return of
@@ -124,11 +124,11 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) *v1.RolloutSite {
 	return fresh
 }
 
-// stopClocks stops the clocks of a site, or lets them continue.
-func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
+// setClocks stops the clocks of a site, or lets them continue.
+func (p *planner) setClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
-		of.SilentTime = p.second()
+		of.SilentTime = p.timestamp()
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
 		move(silent, &of.Since, &of.CheckTime, &of.ReadyTime)
@@ -183,9 +183,9 @@ func (p *planner) stampHeartbeat() {
 	switch same := equality.Semantic.DeepEqual(s, p.Status); {
 	case same && !slices.ContainsFunc(s.Sites, clockRuns): // no deadline comes nearer
 	case same && p.Now.Before(until):
-		p.again(until)
+		p.requeueAt(until)
 	default:
-		s.HeardTime = p.second()
+		s.HeardTime = p.timestamp()
 	}
 	p.plan.Followed = []Heartbeat{{s.HeardTime, 0, p.Leap}, p.heard} // the write may fail
 }
@@ -211,12 +211,12 @@ func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
 // ask adds a question for the pods of a site to the plan.
 func (p *planner) ask(u *Site, after time.Time) {
 	p.plan.Ask = append(p.plan.Ask, Question{u.Name, after})
-	p.again(p.Now.Add(podsAgain))
+	p.requeueAt(p.Now.Add(podsAgain))
 }
 
 func soakOf(wave v1.Wave) time.Duration { return ptr.Deref(wave.Soak, metav1.Duration{}).Duration }
 
-func checkLimit(check *v1.Check) time.Duration {
+func deadlineOf(check *v1.Check) time.Duration {
 	return time.Duration(ptr.Deref(check.DeadlineSeconds, CheckSeconds)) * time.Second
 }
 
@@ -233,27 +233,27 @@ func (p *planner) followPending(u *Site, of *v1.RolloutSite) {
 	case p.silent(u):
 		// It may have got the revision a moment ago, so it is put back.
 		of.State = v1.RolloutSiteReturning
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 	case p.outage != "":
 	case p.broken(u):
 		fail(of, u.Broken)
 	case of.State != v1.RolloutSitePending, u.Exists && of.From != u.Revision: // somebody else has changed it
 		delete(p.listed, u.Name)
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 	case of.SilentTime == nil:
-		p.expire(u, of, "it could not be given the change")
+		p.failIfOverdue(u, of, "it could not be given the change")
 	}
 }
 
-// expire fails a site whose deadline has passed.
-func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
+// failIfOverdue fails a site whose deadline has passed.
+func (p *planner) failIfOverdue(u *Site, of *v1.RolloutSite, why string) {
 	wave := p.specs[u.Wave]
 	limit := 2*soakOf(wave) + p.Deadline
 	if wave.Check != nil {
-		limit += checkLimit(wave.Check)
+		limit += deadlineOf(wave.Check)
 	}
 	if until := of.Since.Add(limit); p.Now.Before(until) {
-		p.again(until)
+		p.requeueAt(until)
 		return
 	}
 	fail(of, cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit)))
@@ -278,7 +278,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 		of.From = ""
 	default:
 		of.State, of.Message = v1.RolloutSiteReturning, "it fell silent before it had seen the change"
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 		return
 	}
 	of.State, of.Message = v1.RolloutSiteSuspect, "it fell silent with the change"
@@ -289,15 +289,15 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	wave, soak := p.specs[u.Wave], soakOf(p.specs[u.Wave])
 	state, message := v1.RolloutSiteProgressing, ""
 	if of.State == v1.RolloutSitePending {
-		of.Since = p.second()
+		of.Since = p.timestamp()
 	}
 	if of.ReadyTime == nil && !p.ready(u) && u.Progress.After(of.Since.Time) {
 		of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
 	}
-	sound := p.soaked(u, of, soak)
+	sound := p.trackSoak(u, of, soak)
 	if sound && u.Uncompared {
 		sound = false
-		p.again(p.Now.Add(podsAgain))
+		p.requeueAt(p.Now.Add(podsAgain))
 	}
 	switch {
 	case !p.ready(u) && u.Waits != "":
@@ -332,17 +332,17 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		if state == v1.RolloutSiteChecking {
 			why = "its check did not succeed"
 		}
-		p.expire(u, of, why)
+		p.failIfOverdue(u, of, why)
 	}
 }
 
-// soaked reports whether the pods of a site have been ready for the soak time: those of its beginning are still there,
-// with the same containers, and ready. Without a soak time the pods only need to be ready once.
-func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
+// trackSoak reports whether the pods of a site have been ready for the soak time: those of its beginning are still
+// there, with the same containers, and ready. Without a soak time the pods only need to be ready once.
+func (p *planner) trackSoak(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	ready := p.ready(u)
 	if soak == 0 {
 		if ready && of.ReadyTime == nil {
-			of.ReadyTime = p.second()
+			of.ReadyTime = p.timestamp()
 		}
 		return ready
 	}
@@ -355,7 +355,7 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	until := of.ReadyTime.Add(soak)
 	over := !p.Now.Before(until)
 	if ready && !over {
-		p.again(until)
+		p.requeueAt(until)
 		return false
 	}
 	if u.Pods == nil || (over && u.Pods.At.Before(until)) {
@@ -371,10 +371,10 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 		return ready && over
 	}
 	if replaced { // by somebody, or by a drain: the site starts over
-		of.Since = p.second()
+		of.Since = p.timestamp()
 	}
 	of.ReadyTime, of.Pods = nil, nil
-	p.again(p.Now.Add(podsAgain))
+	p.requeueAt(p.Now.Add(podsAgain))
 	return false
 }
 
@@ -389,7 +389,7 @@ func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 		move(-time.Duration(of.SoakedSeconds)*time.Second, &of.ReadyTime)
 	}
 	of.Pods, of.SoakedSeconds = u.Pods.Marks[:min(len(u.Pods.Marks), mostPods)], 0
-	p.again(of.ReadyTime.Add(soak))
+	p.requeueAt(of.ReadyTime.Add(soak))
 }
 
 // CheckHash identifies a check. An edited check has another hash, and runs again.
@@ -414,10 +414,10 @@ func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 		return ""
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)
-	p.again(p.Now.Add(podsAgain)) // Jobs are not watched
-	is, limit := ptr.Deref(u.Check, CheckResult{}), checkLimit(check)
+	p.requeueAt(p.Now.Add(podsAgain)) // Jobs are not watched
+	is, limit := ptr.Deref(u.Check, CheckResult{}), deadlineOf(check)
 	if !began && (is.Failed || !failed && (is.Runs || is.Passed)) {
-		of.CheckTime = p.second()
+		of.CheckTime = p.timestamp()
 	}
 	switch {
 	case is.Passed:

@@ -17,14 +17,14 @@ func (p *planner) advance() {
 		if p.passed(wave) {
 			continue
 		}
-		if !p.gatePasses(wave) || p.compares() {
+		if !p.tryGate(wave) || p.awaitsComparison() {
 			return
 		}
 		p.status.Passed = append(p.status.Passed, p.gate(wave))
 	}
 	waiting := p.remaining()
 	switch {
-	case len(waiting) == 0 && p.compares():
+	case len(waiting) == 0 && p.awaitsComparison():
 	case len(waiting) == 0:
 		p.complete()
 	case p.frozen():
@@ -48,16 +48,16 @@ func (p *planner) remaining() (all []*Site) {
 	return all
 }
 
-// compares reports whether a workload that counts as proven was not compared yet with what was applied. Somebody may
-// have edited it, so no gate passes, which would be for good.
-func (p *planner) compares() bool {
+// awaitsComparison reports whether a workload that counts as proven was not compared yet with what was applied.
+// Somebody may have edited it, so no gate passes, which would be for good.
+func (p *planner) awaitsComparison() bool {
 	if p.done || !slices.ContainsFunc(p.all, func(u *Site) bool {
 		return u.Uncompared && !p.leftOut(u) && p.proven(u)
 	}) {
 		return false
 	}
 	p.setPhase(v1.RolloutProgressing, p.currentWave(), "compares the workloads with what was applied")
-	p.again(p.Now.Add(podsAgain))
+	p.requeueAt(p.Now.Add(podsAgain))
 	return true
 }
 
@@ -91,9 +91,9 @@ func (p *planner) start(wave int) {
 				delete(p.listed, u.Name)
 			case listed && p.state(u) != v1.RolloutSiteReturning: // the written status lists it
 				p.plan.Revisions[u.Name] = p.Revision
-			case !listed && p.room():
+			case !listed && p.hasRoom():
 				p.enlist(u, v1.RolloutSitePending, u.Revision)
-				p.again(p.Now)
+				p.requeueAt(p.Now)
 			}
 			if takes {
 				places--
@@ -140,9 +140,9 @@ func (p *planner) tallyWave(wave int) waveTally {
 	return m
 }
 
-// gatePasses reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven,
+// tryGate reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven,
 // or a person must have approved. If the wave asks for an approval, it must have been given.
-func (p *planner) gatePasses(wave int) bool {
+func (p *planner) tryGate(wave int) bool {
 	m := p.tallyWave(wave)
 	switch {
 	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
@@ -176,16 +176,16 @@ func (p *planner) gatePasses(wave int) bool {
 				enumerate.First(p.absent, namedSites))
 			return false
 		}
-		return p.hasApproval(wave, "unproven", why)
+		return p.requireApproval(wave, "unproven", why)
 	}
-	return p.specs[wave].Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
+	return p.specs[wave].Approval != v1.ApprovalManual || p.requireApproval(wave, "", "the wave asks for an approval")
 }
 
 // askForSuspects asks for an approval of the suspects that take the places for which a wave waits, if there are any.
 func (p *planner) askForSuspects(wave int) bool {
 	for of := range p.waves {
 		m := p.tallyWave(of)
-		if (of != wave && p.room()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.frozen() {
+		if (of != wave && p.hasRoom()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.frozen() {
 			continue
 		}
 		p.askToExcuse(of, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
@@ -216,10 +216,10 @@ func (p *planner) askToExcuse(wave int, suspects []*Site, but string) {
 	}
 	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(names), but,
 		enumerate.First(names, namedSites))
-	if !p.hasApproval(wave, "silent-"+hashOf(strings.Join(names, "\n")+"\n", 8), why) {
+	if !p.requireApproval(wave, "silent-"+hashOf(strings.Join(names, "\n")+"\n", 8), why) {
 		return
 	}
-	full := !p.room()
+	full := !p.hasRoom()
 	for _, u := range suspects {
 		p.listed[u.Name].SilenceApproved = true
 		if full { // it is listed again when it is reachable
@@ -227,18 +227,18 @@ func (p *planner) askToExcuse(wave int, suspects []*Site, but string) {
 		}
 	}
 	p.setPhase(v1.RolloutProgressing, wave, "silent sites are excused")
-	p.again(p.Now)
+	p.requeueAt(p.Now)
 }
 
-// hasApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is valid
-// for one attempt and one kind: what the wave lacks, which why describes, or empty if it lacks only the approval.
-func (p *planner) hasApproval(wave int, kind, why string) bool {
+// requireApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is
+// valid for one attempt and one kind: what the wave lacks, which why describes, or empty if it lacks only the approval.
+func (p *planner) requireApproval(wave int, kind, why string) bool {
 	parts := []string{p.Revision, p.gate(wave), p.status.StartTime.UTC().Format(time.RFC3339), kind}
 	awaits := strings.TrimSuffix(strings.Join(parts, "/"), "/")
 	if slices.ContainsFunc(strings.Split(p.Approved, ","), func(given string) bool {
 		return strings.TrimSpace(given) == awaits
 	}) {
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 		return true
 	}
 	p.states[wave], p.status.Awaits = v1.WaveAwaitingApproval, awaits
@@ -259,7 +259,7 @@ func (p *planner) goBack() {
 	}
 	if p.Status == nil || p.Status.GoesBack == "" || !p.Status.StartTime.Equal(p.status.StartTime) {
 		p.setPhase(phase, p.currentWave(), text+"begins")
-		p.again(p.Now)
+		p.requeueAt(p.Now)
 		return
 	}
 	var waiting []*Site

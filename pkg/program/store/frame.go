@@ -74,8 +74,8 @@ func newSeal(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// chain is a position in a file: where the next frame begins, and the checksum before it.
-type chain struct {
+// position is a position in a file: where the next frame begins, and the checksum before it.
+type position struct {
 	seal       cipher.AEAD
 	generation uint64
 	offset     int64
@@ -84,17 +84,17 @@ type chain struct {
 	sum      [4]byte
 }
 
-func (c *chain) checksum(length, body []byte) (sum [4]byte) {
+func (c *position) checksum(length, body []byte) (sum [4]byte) {
 	s := crc32.Update(crc32.Checksum(c.sum[:], castagnoli), castagnoli, length)
 	binary.BigEndian.PutUint32(sum[:], crc32.Update(s, castagnoli, body))
 	return sum
 }
 
 // place returns the data to which a sealed body is bound.
-func (c *chain) place() []byte { return fmt.Appendf(nil, "%d@%d", c.generation, c.offset) }
+func (c *position) place() []byte { return fmt.Appendf(nil, "%d@%d", c.generation, c.offset) }
 
 // begin makes the head of a file.
-func (c *chain) begin() []byte {
+func (c *position) begin() []byte {
 	magic := magicPlain
 	if c.seal != nil {
 		magic = magicSealed
@@ -106,14 +106,14 @@ func (c *chain) begin() []byte {
 	return head
 }
 
-// after begins the chain after a head.
-func (c *chain) after(head []byte) {
+// after sets the position to the end of a head.
+func (c *position) after(head []byte) {
 	binary.BigEndian.PutUint32(c.sum[:], crc32.Checksum(head, castagnoli))
 	c.offset = int64(len(head))
 }
 
 // readHead reads the head of a file of so many bytes.
-func (c *chain) readHead(from io.Reader, size int64) error {
+func (c *position) readHead(from io.Reader, size int64) error {
 	head := make([]byte, headSize)
 	n, err := io.ReadFull(from, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
@@ -134,7 +134,7 @@ func (c *chain) readHead(from io.Reader, size int64) error {
 
 // isForeign reports whether a file is of a later version of the format. If its first frame follows a head of this
 // version, only the number of the version is damaged.
-func (c *chain) isForeign(head []byte, from io.Reader, size int64) bool {
+func (c *position) isForeign(head []byte, from io.Reader, size int64) bool {
 	line, ok := strings.CutPrefix(string(head), magicPrefix)
 	number, _, _ := strings.Cut(line, " ")
 	if later, err := strconv.ParseUint(number, 10, 64); !ok || err != nil || later <= version {
@@ -147,7 +147,7 @@ func (c *chain) isForeign(head []byte, from io.Reader, size int64) bool {
 }
 
 // frame makes the next frame, of entries that are not larger than one may be.
-func (c *chain) frame(entries []byte, flags byte) []byte {
+func (c *position) frame(entries []byte, flags byte) []byte {
 	small := entries
 	if compressed := compress(entries); len(compressed) < len(entries) {
 		small, flags = compressed, flags|flagCompressed
@@ -178,7 +178,7 @@ func compress(entries []byte) []byte {
 
 // readFrame reads the next frame of a file. left is how many bytes the file has left. The error is errEnd if no whole
 // frame follows, ErrKey if the frame is sealed with another key, or one of the system.
-func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byte, err error) {
+func (c *position) readFrame(from io.Reader, left int64) (entries []byte, flags byte, err error) {
 	if left < frameHead {
 		return nil, 0, errEnd
 	}
@@ -215,7 +215,7 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 
 // write writes one transaction, with a nil value for each removed key. mark returns the value of markKey, and is called
 // when the size of the transaction is known. After an error a part of it may have been written.
-func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], mark func(bytes int64) []byte) error {
+func (c *position) write(to io.Writer, entries iter.Seq2[string, []byte], mark func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset
 	flush := func(flags byte) error {
@@ -253,7 +253,7 @@ type entry struct {
 }
 
 // read reads the next transaction. The error is errEnd if no whole one follows.
-func (c *chain) read(from *bufio.Reader, size int64) ([]entry, error) {
+func (c *position) read(from *bufio.Reader, size int64) ([]entry, error) {
 	var all []entry
 	for {
 		entries, flags, err := c.readFrame(from, size-c.offset)

@@ -20,7 +20,7 @@ func TestFrames(t *testing.T) {
 		_, _ = random.Read(value)     // it never fails
 		entries[fmt.Sprint(i)] = value
 	}
-	var writer chain
+	var writer position
 	var file bytes.Buffer
 	file.Write(writer.begin())
 	begin := writer
@@ -66,7 +66,7 @@ func TestLargeEntries(t *testing.T) {
 		"one value": {map[string][]byte{"a": make([]byte, frameSize+1)}, 1},
 		"long keys": {map[string][]byte{long(1): {}, long(2): {}, long(3): {}, long(4): {}, long(5): {}}, 2},
 	} {
-		var writer chain
+		var writer position
 		var file bytes.Buffer
 		_ = writer.begin()
 		reader := writer
@@ -88,7 +88,7 @@ func TestLargeEntries(t *testing.T) {
 // TestDamagedHead is damage, and no other version of the format.
 func TestDamagedHead(t *testing.T) {
 	content := magicPrefix + "2 plein \n" + string(make([]byte, 100))
-	var reader chain
+	var reader position
 	if err := reader.readHead(bytes.NewReader([]byte(content)), int64(len(content))); !errors.Is(err, errForm) {
 		t.Error(err)
 	}
@@ -96,7 +96,7 @@ func TestDamagedHead(t *testing.T) {
 
 // TestEntryWithoutItsValue is damage, and does not remove the key.
 func TestEntryWithoutItsValue(t *testing.T) {
-	var writer chain
+	var writer position
 	begin := writer
 	entry := appendEntry(nil, "key", []byte("value"))
 	frame := writer.frame(entry[:len("key")+1], flagEnd)

@@ -62,8 +62,8 @@ type Options struct {
 // Store is a directory with the committed state. Its methods must not be called concurrently.
 type Store struct {
 	options Options
-	// chain has the seal for new files.
-	chain chain
+	// start has the seal for new files.
+	start position
 	disk  disk
 	lock  lock
 	// blocked is why nothing will ever be written; nil otherwise.
@@ -92,10 +92,10 @@ type Store struct {
 
 // generation is a file, and where its last whole transaction ends.
 type generation struct {
-	chain
+	position
 
 	// first is where the first state ends, and base its number.
-	first chain
+	first position
 	base  uint64
 	// torn is set while other bytes may follow the last transaction.
 	torn bool
@@ -114,13 +114,13 @@ func open(o Options, disk disk) (s *Store, state map[string][]byte, problems []e
 	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{},
 		budget: budget{hourly: o.HourlyBytes, left: o.HourlyBytes, at: o.Now()}}
 	var err error
-	if s.chain.seal, err = newSeal(o.Key); err == nil {
+	if s.start.seal, err = newSeal(o.Key); err == nil {
 		s.lock, err = disk.Lock()
 	}
 	if err != nil {
 		problems = append(problems, fmt.Errorf("%s cannot be written: %w", o.Dir, err))
 	}
-	if errors.Is(err, ErrInUse) || s.chain.seal == nil && len(o.Key) > 0 {
+	if errors.Is(err, ErrInUse) || s.start.seal == nil && len(o.Key) > 0 {
 		s.blocked = err
 		return s, map[string][]byte{}, problems
 	}
@@ -134,7 +134,8 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal}, foreign: map[uint64]bool{}}
+	s := &Store{options: Options{Dir: dir}, disk: directory(dir), start: position{seal: seal},
+		foreign: map[uint64]bool{}}
 	return s.load()
 }
 
@@ -232,14 +233,14 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 		return nil, nil, err
 	}
 	defer from.Close() // only read
-	g := &generation{chain: s.chain}
+	g := &generation{position: s.start}
 	g.generation = number
 	if err := g.readHead(from, size); err != nil {
 		return nil, nil, err
 	}
 	state := map[string]numbered{}
 	for buffered := bufio.NewReaderSize(from, 64<<10); g.offset < size; {
-		next := g.chain
+		next := g.position
 		var entries []entry
 		if entries, err = next.read(buffered, size); err != nil {
 			break
@@ -250,9 +251,9 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 				state[e.key] = numbered{e.value, transaction}
 			}
 		}
-		g.chain = next
+		g.position = next
 		if g.first.offset == 0 {
-			g.first, g.base = g.chain, transaction
+			g.first, g.base = g.position, transaction
 		}
 		s.number = max(s.number, transaction)
 	}
@@ -403,7 +404,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 			return err
 		}
 	}
-	next := g.chain
+	next := g.position
 	err = next.write(io.NewOffsetWriter(to, g.offset), sorted(changes), s.markAfter((*budget).spend))
 	s.charge(next.offset-g.offset, (*budget).spend)
 	if err != nil {
@@ -415,7 +416,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 		s.abandon(g)
 		return err
 	}
-	g.chain = next
+	g.position = next
 	return nil
 }
 
@@ -455,7 +456,7 @@ func (s *Store) writeState(by charge) error {
 		return errLate
 	}
 	s.highest++
-	g := &generation{chain: s.chain}
+	g := &generation{position: s.start}
 	g.generation = s.highest
 	if err := s.writeFirst(g, by); err != nil {
 		_ = s.disk.Remove(asideName) // a full disk needs the space
@@ -470,7 +471,7 @@ func (s *Store) writeState(by charge) error {
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
 		return err
 	}
-	g.first, g.base = g.chain, s.number
+	g.first, g.base = g.position, s.number
 	if s.newest != nil {
 		s.older = s.newest
 	}

@@ -628,7 +628,7 @@ func TestStartsInTimeOfTheState(t *testing.T) {
 	}
 	for name, node := range w.disk.now {
 		from, inflated := bytes.NewReader(node.seen), 0
-		c := w.store.chain
+		c := w.store.start
 		if _, err := fmt.Sscanf(name, prefix+"%x", &c.generation); err != nil {
 			t.Fatal(err)
 		}

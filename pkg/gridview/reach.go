@@ -33,11 +33,6 @@ func (p Port) String() string {
 	return "port " + p.Name + " over " + p.AddressType
 }
 
-func comparePorts(a, b topology.Port) int {
-	return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name),
-		cmp.Compare(a.Protocol, b.Protocol))
-}
-
 // PortReach is what the nodes of a site reach on a port; the worst of them if they differ.
 type PortReach struct {
 	Port  `json:",inline"`
@@ -189,7 +184,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	own := max(slices.Index(t.keys, SiteKey(t.keys)), 0) // the rank of the last key of the site
 	reached := make([]PortReach, 0, len(t.ports))
-	for _, port := range slices.SortedFunc(maps.Keys(t.ports), comparePorts) {
+	for _, port := range slices.SortedFunc(maps.Keys(t.ports), topology.Port.Compare) {
 		r := PortReach{Port: Port(port), Reach: CellNone}
 		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		// may is set if an endpoint on a silent node is one for this node.

@@ -18,6 +18,10 @@ func (p *Proxy) chain() http.Handler {
 	if p.config.Hub {
 		views.OwnOnly = errOwnShare
 	}
+	var profiles http.Handler // of /debug/pprof, which package pprof adds to the default mux
+	if p.config.Debug {
+		profiles = http.DefaultServeMux
+	}
 	chain := []filters.Filter{
 		filters.WithSite(),
 		filters.WithRequestLog(p.metrics.requestDone),
@@ -36,7 +40,7 @@ func (p *Proxy) chain() http.Handler {
 			Metrics:  p.metrics.handler(),
 			Explain:  http.HandlerFunc(p.explain),
 			Link:     p.link,
-			Profiles: p.profiles(),
+			Profiles: profiles,
 		}),
 		filters.WithoutFalseUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
@@ -66,12 +70,4 @@ func (p *Proxy) chain() http.Handler {
 		handler = filter(handler)
 	}
 	return handler
-}
-
-// profiles answers /debug/pprof, which package pprof adds to the default mux; nil without --debug.
-func (p *Proxy) profiles() http.Handler {
-	if !p.config.Debug {
-		return nil
-	}
-	return http.DefaultServeMux
 }

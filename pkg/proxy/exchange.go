@@ -34,8 +34,8 @@ func (p *Proxy) makeExchange() {
 			default:
 			}
 		},
-		Ignored: p.metrics.ignored,
-		Asked:   p.metrics.neighbourAsked,
+		Ignored: func(reason string) { p.metrics.messagesIgnored.WithLabelValues(reason).Inc() },
+		Asked:   func(err error) { countAnswer(p.metrics.neighbourRequests, err) },
 	})
 }
 

@@ -117,9 +117,6 @@ var knownResources = func() map[string]bool {
 	return known
 }()
 
-// pollDone is a deadnodes.Config's PollDone.
-func (m *metrics) pollDone(err error) { countAnswer(m.autonomyPolls, err) }
-
 func (m *metrics) RuntimeAsked(err error) { countAnswer(m.runtimePolls, err) }
 
 func countAnswer(questions *prometheus.CounterVec, err error) {
@@ -133,14 +130,9 @@ func countAnswer(questions *prometheus.CounterVec, err error) {
 	questions.WithLabelValues(result).Inc()
 }
 
-// ignored and neighbourAsked are those of an exchange.Config.
-func (m *metrics) ignored(reason string) { m.messagesIgnored.WithLabelValues(reason).Inc() }
-
 func (m *metrics) PodsRefused(count int) {
 	m.messagesIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
 }
-
-func (m *metrics) neighbourAsked(err error) { countAnswer(m.neighbourRequests, err) }
 
 // descriptions are all descriptions that desc made.
 var descriptions []*prometheus.Desc

@@ -290,7 +290,7 @@ func (p *Proxy) makeAutonomy(klog.Logger) error {
 			NodeName:      p.config.NodeName,
 			Nodes:         p.facts,
 			ListAddresses: p.upstream.ListAddresses,
-			PollDone:      p.metrics.pollDone,
+			PollDone:      func(err error) { countAnswer(p.metrics.autonomyPolls, err) },
 		})
 	}
 	if p.config.NodeName != "" {

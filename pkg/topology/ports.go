@@ -69,6 +69,12 @@ type Port struct {
 	AddressType, Name, Protocol string
 }
 
+// Compare orders ports by family, name and protocol.
+func (p Port) Compare(other Port) int {
+	return cmp.Or(cmp.Compare(p.AddressType, other.AddressType), cmp.Compare(p.Name, other.Name),
+		cmp.Compare(p.Protocol, other.Protocol))
+}
+
 // Choice is how a slice is shown to one node.
 type Choice struct {
 	// Value is the value of the slice. The key with its rank decides which endpoints are kept (Keys.Decide). Endpoints

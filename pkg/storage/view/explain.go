@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -211,13 +212,9 @@ func (q *question) nameKeys() {
 		return
 	}
 	q.e.DecidingKey = ""
-	for port, key := range keys {
-		q.e.Ports = append(q.e.Ports, ExplainedPort{port.AddressType, port.Name, port.Protocol, key})
+	for _, port := range slices.SortedFunc(maps.Keys(keys), topology.Port.Compare) {
+		q.e.Ports = append(q.e.Ports, ExplainedPort{port.AddressType, port.Name, port.Protocol, keys[port]})
 	}
-	slices.SortFunc(q.e.Ports, func(a, b ExplainedPort) int {
-		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name),
-			cmp.Compare(a.Protocol, b.Protocol))
-	})
 }
 
 // key returns the key that decides for a slice; "" if nothing is kept.

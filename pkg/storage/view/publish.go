@@ -69,11 +69,9 @@ type versionChange struct {
 }
 
 // publish updates the History in one step. It prunes everything before it locks the History.
-func (v reading) publish(
-	received time.Time, whole []facts.Key, listed []*facts.EndpointsObject, cleared []*served.Resource,
-) {
+func (v reading) publish(received time.Time, p *publication) {
 	var all []versionChange
-	for _, key := range whole {
+	for _, key := range p.keys() {
 		if !v.filled[key.Resource] {
 			continue
 		}
@@ -83,7 +81,7 @@ func (v reading) publish(
 		}
 		all = append(all, one)
 	}
-	for _, o := range listed {
+	for _, o := range p.objects() {
 		if v.filled[o.Resource()] {
 			all = append(all, v.prune(o))
 		}
@@ -103,7 +101,7 @@ func (v reading) publish(
 				u.Remove(s.Resource, s.Name)
 			}
 		}
-		for _, r := range cleared {
+		for _, r := range p.cleared {
 			u.Clear(r)
 			v.filled[r] = false
 		}

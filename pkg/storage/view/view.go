@@ -148,7 +148,7 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	for _, r := range served.All() {
 		now.readabilityChanged(r, p)
 	}
-	now.publish(c.Received, p.keys(), p.objects(), p.cleared)
+	now.publish(c.Received, p)
 }
 
 // readabilityChanged fills a resource that can be shown now, and clears one that no longer can.
@@ -178,7 +178,7 @@ func (v reading) rebuild(c *facts.Change) {
 			}
 		}
 	}
-	v.publish(c.Received, p.keys(), p.objects(), p.cleared)
+	v.publish(c.Received, p)
 }
 
 // viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.

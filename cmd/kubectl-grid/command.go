@@ -180,7 +180,6 @@ func (c *command) parseService(_ *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// asking runs a command that asks the cluster.
 func (c *command) asking(run func(context.Context) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		c.started = true

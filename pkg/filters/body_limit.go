@@ -23,7 +23,6 @@ const (
 	BodyTimeout = time.Minute
 )
 
-// errSlowBody is the error of a request whose body took too long.
 var errSlowBody = errors.New("the request body did not arrive in time")
 
 // WithBodyLimit refuses request bodies over MaxBody, and ends requests whose bodies take longer than the timeout: a

@@ -97,7 +97,6 @@ func (t Target) modifyResponse(r *http.Response) error {
 	return nil
 }
 
-// isStream reports whether a request asks for a watch, or to follow a log.
 func isStream(r *http.Request) bool {
 	query := r.URL.Query()
 	return serve.IsTrue(query, "watch") || serve.IsTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")

@@ -303,7 +303,6 @@ type answerRecorder struct {
 	over   bool
 }
 
-// keeping reports whether the answer may be kept.
 func (a *answerRecorder) keeping() bool { return a.status() == http.StatusOK && !a.over }
 
 func (a *answerRecorder) Write(data []byte) (int, error) {

@@ -18,7 +18,6 @@ import (
 // request. It is for an ingress controller that serves a site from a node outside of it.
 const SitePathPrefix = "/superedge-ingress/"
 
-// siteKey is the context key of a request's site.
 type siteKey struct{}
 
 // WithSite removes SitePathPrefix and the site from a request's path, and keeps the site in the context, where Views

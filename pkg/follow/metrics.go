@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// collector collects the metrics of followed sources when it is scraped.
 type collector struct {
 	states                                           func() []State
 	up, synced, contact, lists, fromCache, forbidden *prometheus.Desc

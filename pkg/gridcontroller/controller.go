@@ -61,7 +61,6 @@ type Config struct {
 	Also func(manager.Manager) error
 }
 
-// nodeKeyIndex is the name of the index of grids by their gridUniqKey.
 const nodeKeyIndex = "spec.gridUniqKey"
 
 func newScheme() (*runtime.Scheme, error) {

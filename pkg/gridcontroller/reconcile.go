@@ -53,7 +53,6 @@ func (l Limits) check(key string, sites int) error {
 	return nil
 }
 
-// reconciler reconciles the grids of one kind.
 type reconciler struct {
 	v1.GridKind
 	// cache reads children that condenseChild has reduced. apiReader reads from the API server.

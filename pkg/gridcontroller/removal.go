@@ -179,7 +179,6 @@ func (p *planned) holdLosses() {
 	}
 }
 
-// countLoss counts the loss of a site, unless somebody has approved it.
 func (p *pass) countLoss(site string) {
 	if !p.memory.approved[site] {
 		p.memory.losses[site] = v1.SiteLoss{Site: site, Time: metav1.NewTime(p.clock.Now().Truncate(time.Second))}

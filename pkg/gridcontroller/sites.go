@@ -57,7 +57,6 @@ func isLost(node *corev1.Node) (lost bool, since time.Time) {
 // lost reports whether the control plane has lost contact with all nodes of the site.
 func (u siteNodes) lost() bool { return u.silent > 0 && u.silent == len(u.nodes) }
 
-// haveNode reports whether a site has a node whose labels match.
 func (u sites) haveNode(site string, of labels.Selector) bool {
 	return slices.ContainsFunc(u[site].nodes, func(node *corev1.Node) bool {
 		return of.Matches(labels.Set(node.Labels))

@@ -50,7 +50,6 @@ type Word struct {
 	Means string `json:"means"`
 }
 
-// words are the words for all cells.
 var words = [...]Word{
 	CellNothing:  {"-", OK, "none of the Service's sites, or no node"},
 	CellOwn:      {"own", OK, "the Service stays in the site, which has a ready endpoint"},

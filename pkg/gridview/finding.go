@@ -174,5 +174,4 @@ func hasAny(labels topology.Labels, keys []string) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { _, ok := labels[key]; return ok })
 }
 
-// isEdge reports whether a node is labelled as an edge node.
 func isEdge(labels topology.Labels) bool { return v1.IsEdgeNode(labels[v1.LabelEdgeNode]) }

@@ -105,7 +105,6 @@ func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSu
 	return result
 }
 
-// matrixMaker collects the states of the sites of a key.
 type matrixMaker struct {
 	key   string
 	sites map[string]*MatrixSite

@@ -64,7 +64,6 @@ type Previewer struct {
 	groupings *Groupings
 }
 
-// tally counts the ready endpoints of a Service.
 type tally struct {
 	service PreviewService
 	// reach counts what each site would reach, governed what edge nodes reach today.

@@ -135,7 +135,6 @@ func (t *Tally) Add(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// listOf returns the list of a slice's ports.
 func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
 	family, spec := string(cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)), &t.service.Spec
 	if len(spec.IPFamilies) == 0 {

@@ -191,7 +191,6 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	return g
 }
 
-// keysOfGrid returns the topology keys of a ServiceGrid's Service.
 func keysOfGrid(grid *v1.ServiceGrid) topology.Keys {
 	return append(topology.Keys{grid.Spec.GridUniqKey}, grid.Spec.FallbackKeys...)
 }

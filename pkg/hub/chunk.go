@@ -23,7 +23,6 @@ func appendFrame(dst []byte, o *object) []byte {
 	return append(wire.AppendWatchFrame(dst, string(watch.Modified), o.kind.TypeMeta, len(message)), message...)
 }
 
-// appendRemoval appends the event for a removed object.
 func appendRemoval(dst []byte, name objectName) []byte {
 	return appendMeta(dst, watch.Deleted, name.kind.TypeMeta,
 		metav1.ObjectMeta{Namespace: name.name.Namespace, Name: name.name.Name})

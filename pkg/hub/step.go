@@ -136,7 +136,6 @@ func (t *step) publishSlice(o *facts.EndpointsObject) {
 	t.countSlices(was.set, -1)
 }
 
-// labelsBefore returns the labels of a node before the step.
 func (t *step) labelsBefore(name []byte) topology.Labels {
 	if labels, changed := t.before[string(name)]; changed {
 		return labels

@@ -118,7 +118,6 @@ func newServingCertificate(config Config, upstream *rest.Config, clusterCA []byt
 	return c, nil
 }
 
-// file returns the file of the certificate and its key.
 func (c *servingCertificate) file() string { return filepath.Join(c.dir, servingFile) }
 
 // leaf returns the certificate that is served; nil if none is valid.

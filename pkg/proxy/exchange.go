@@ -15,7 +15,6 @@ type SiteExchange struct {
 	KeyFile string
 }
 
-// makeExchange makes the exchange, if it is configured.
 func (p *Proxy) makeExchange() {
 	options := p.config.SiteExchange
 	if options == nil {

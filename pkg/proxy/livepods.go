@@ -11,7 +11,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// upstreamState returns the present state of the upstream.
 func (p *Proxy) upstreamState() livepods.UpstreamState {
 	switch {
 	case p.view.ServedSnapshot() != nil:

@@ -247,7 +247,6 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	return nil
 }
 
-// serverConnections returns the connections, one for each server.
 func (p *Proxy) serverConnections() []*apiclient.Connection {
 	if p.config.HubConnection == nil {
 		return []*apiclient.Connection{p.config.Connection}

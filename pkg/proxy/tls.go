@@ -123,7 +123,6 @@ func (t *reloadingTLS) latest(logger klog.Logger) *tls.Config {
 	return t.current
 }
 
-// makeTLS makes the TLS configuration, if TLS is to be served.
 func (p *Proxy) makeTLS(klog.Logger) error {
 	if p.config.TLS == nil {
 		return nil

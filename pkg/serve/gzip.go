@@ -33,7 +33,6 @@ var gzipWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// markZipped sets the headers of a compressed body.
 func markZipped(w http.ResponseWriter) {
 	w.Header().Set("Content-Encoding", "gzip")
 	w.Header().Add("Vary", "Accept-Encoding")

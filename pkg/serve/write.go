@@ -106,7 +106,6 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	return nil
 }
 
-// isLocal reports whether the client is on this machine.
 func isLocal(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && peer.Addr().Unmap().IsLoopback()

@@ -274,7 +274,6 @@ func (e *Exchange) loadKeys(ctx context.Context) (rotated bool) {
 	return rotated
 }
 
-// close ends the exchange.
 func (e *Exchange) close() {
 	e.mu.Lock()
 	for _, listener := range e.listeners {

@@ -20,7 +20,6 @@ import (
 	"time"
 )
 
-// keySize is the number of bytes of a key.
 const keySize = 32
 
 // parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
@@ -144,7 +143,6 @@ func (l *link) send(m message, until time.Time) error {
 	return errors.Join(l.SetWriteDeadline(until), json.NewEncoder(l).Encode(m))
 }
 
-// receive waits for a message.
 func (l *link) receive(until time.Time) (m message, err error) {
 	l.from.N = maxMessage
 	err = errors.Join(l.SetReadDeadline(until), l.reader.Decode(&m))

@@ -44,7 +44,6 @@ const (
 	maxSite = 2000
 )
 
-// nodesSource returns the source of nodes.
 func (u *Upstream) nodesSource() *follow.Source { return u.shared[0] }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are

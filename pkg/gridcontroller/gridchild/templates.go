@@ -172,7 +172,6 @@ func decodeTemplate(template v1.Template, where string) (map[string]any, error) 
 	return spec, nil
 }
 
-// override applies an override to a template.
 func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]any, error) {
 	if o.Replicas != nil {
 		spec["replicas"] = int64(*o.Replicas)

@@ -39,7 +39,6 @@ func newMatcher(selector *v1.SiteSelector, hasNode HasNode) (m *matcher, err err
 	return m, err
 }
 
-// matches reports whether the selector selects a site.
 func (m *matcher) matches(site string) bool {
 	return m.names[site] || slices.ContainsFunc(m.patterns, func(pattern string) bool {
 		ok, _ := path.Match(pattern, site) // newMatcher has checked the pattern

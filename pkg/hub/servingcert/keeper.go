@@ -49,7 +49,6 @@ const (
 	lookTimeout = 20 * time.Second
 )
 
-// apiServices is the resource of APIService objects.
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 // Keeper keeps a certificate. It implements dynamiccertificates.CertKeyContentProvider and ControllerRunner.
@@ -180,7 +179,6 @@ func (k *Keeper) writeSecret(ctx context.Context, secret *corev1.Secret, next st
 	return nil
 }
 
-// readBundle reads the caBundle of the APIService.
 func (k *Keeper) readBundle(ctx context.Context) ([]byte, error) {
 	o, err := k.dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
 	if err != nil {

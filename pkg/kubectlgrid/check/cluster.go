@@ -38,7 +38,6 @@ type node struct {
 	pods []*pod
 }
 
-// podsOf returns the pods of a program on the node.
 func (n *node) podsOf(program Program) []*pod {
 	return slices.DeleteFunc(slices.Clone(n.pods), func(p *pod) bool { return p.program != program })
 }
@@ -48,7 +47,6 @@ func (n *node) pod(program Program) *pod {
 	return append(n.podsOf(program), &pod{port: defaultPort, scheme: "http"})[0]
 }
 
-// isEdge reports whether the node is labelled as an edge node.
 func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
 func nodeOf(n *corev1.Node) *node {
@@ -189,7 +187,6 @@ func (w *workload) placement(spec *corev1.PodSpec) {
 	w.waitsForWrapper = w.avoidsEdge && goesTo(map[string]string{v1.LabelEdgeNode: v1.EdgeNodePods})
 }
 
-// meets reports whether a node with these labels meets a requirement.
 func meets(labels map[string]string, e corev1.NodeSelectorRequirement) bool {
 	selector := nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 		{MatchExpressions: []corev1.NodeSelectorRequirement{e}}}})
@@ -263,7 +260,6 @@ func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
 }
 
-// knowsGrids reports whether grids of all kinds were read.
 func (c *Cluster) knowsGrids() bool {
 	unread := func(kind v1.GridKind) bool { return !c.knows(kind.Kind) }
 	return c.knows(kindCRD) && !slices.ContainsFunc(v1.Kinds, unread)
@@ -298,7 +294,6 @@ func (c *Cluster) installed(program Program) []*workload {
 	})
 }
 
-// asksHub reports whether wrappers ask a hub.
 func (c *Cluster) asksHub() bool {
 	return slices.ContainsFunc(c.installed(wrapperProgram), func(w *workload) bool { return w.hub })
 }

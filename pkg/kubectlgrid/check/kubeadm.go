@@ -79,7 +79,6 @@ func (c *Cluster) removed() bool {
 	return c.knows(kindNode, kindDaemonSet) && c.edges() == 0 && len(c.installed(wrapperProgram)) == 0 && edge == nil
 }
 
-// edges returns the number of edge nodes.
 func (c *Cluster) edges() int {
 	edges := 0
 	for _, n := range c.nodes {

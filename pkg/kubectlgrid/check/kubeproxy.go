@@ -31,7 +31,6 @@ type proxyConfig struct {
 // unknownMode is a mode that could not be read.
 const unknownMode = "unknown"
 
-// asks says which server it asks.
 func (p *proxyConfig) asks() string { return fmt.Sprintf("it asks %s (%s)", p.server, p.source) }
 
 // proxyConfigOf reads the configuration of a kube-proxy by its own rules: --master overrides a kubeconfig, and a

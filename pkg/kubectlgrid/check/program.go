@@ -141,7 +141,6 @@ func flagOf(words []string, name, alone string) (value string, given bool) {
 	return value, given
 }
 
-// boolFlag returns the value of a boolean flag.
 func boolFlag(words []string, name string, otherwise bool) bool {
 	text, _ := flagOf(words, name, "true")
 	if value, err := strconv.ParseBool(text); err == nil {

@@ -122,7 +122,6 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 	d.facts.update(func() bool { return d.facts.setPods(notReady) })
 }
 
-// diagnose updates the diagnosis of the cluster.
 func (d *Dashboard) diagnose(ctx context.Context) {
 	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
 	d.facts.update(func() bool {

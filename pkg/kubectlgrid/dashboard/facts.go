@@ -111,7 +111,6 @@ func (f *facts) set(resource string, name types.NamespacedName, object client.Ob
 	return true
 }
 
-// serviceOf returns the name of the Service of an EndpointSlice.
 func serviceOf(slice client.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]}
 }
@@ -122,7 +121,6 @@ func (f *facts) service(name types.NamespacedName) *corev1.Service {
 	return s
 }
 
-// endpointSlices returns the EndpointSlices of each Service.
 func (f *facts) endpointSlices() map[types.NamespacedName][]discoveryv1.EndpointSlice {
 	all := map[types.NamespacedName][]discoveryv1.EndpointSlice{}
 	for _, object := range f.objects[endpointSlices] {

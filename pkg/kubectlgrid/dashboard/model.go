@@ -170,7 +170,6 @@ func (f *facts) saidBySource(found gridview.Finding) bool {
 	return found.Check == gridview.CheckRead && followed && !f.known[resource]
 }
 
-// stateOf returns the state of a grid.
 func stateOf(g gridview.Grid, r *Rollout) gridview.Cell {
 	if g.Healthy {
 		return gridview.CellReady

@@ -83,7 +83,6 @@ type sample struct {
 	err        error
 }
 
-// prepare makes the plan.
 func prepare(s surroundings, o Options) (*plan, error) {
 	p := &plan{options: o}
 	var err error

@@ -57,7 +57,6 @@ func familyOf(address netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// read reads the Service, its slices and all nodes.
 func (s *surroundings) read(ctx context.Context, api client.Reader, namespace string, name cluster.ServiceName) (
 	err error) {
 	if s.service, err = cluster.Service(ctx, api, namespace, name); err != nil {

@@ -24,7 +24,6 @@ type PortList struct{ encoded unique.Handle[string] }
 
 var noPorts = PortList{unique.Make("")}
 
-// ports returns the ports.
 func (l PortList) ports() []topology.Port {
 	if l == noPorts {
 		return nil

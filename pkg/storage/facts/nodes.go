@@ -55,7 +55,6 @@ func (x *nodeStore) names() []types.NamespacedName {
 	return names
 }
 
-// getOrAdd returns the node with that name, and adds it if it is missing.
 func (x *nodeStore) getOrAdd(name string) *Node {
 	n := x.byName[name]
 	if n == nil {

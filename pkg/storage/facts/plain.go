@@ -19,7 +19,6 @@ type plainStore struct {
 	touch func(types.NamespacedName)
 }
 
-// newPlainStore makes the store of a resource.
 func (f *Facts) newPlainStore(r *served.Resource) plainStore {
 	return plainStore{
 		objects: make(map[types.NamespacedName]*wire.Object),

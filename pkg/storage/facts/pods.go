@@ -83,7 +83,6 @@ func (l *LivePods) equal(other *LivePods) bool {
 	return reflect.DeepEqual(l.About, other.About) && reflect.DeepEqual(l.Pods, other.Pods)
 }
 
-// has reports whether any of the node's pods has the address.
 func (l *LivePods) has(address netip.Addr) bool {
 	for _, pod := range l.Pods {
 		if slices.Contains(pod.Addresses, address) {
@@ -214,7 +213,6 @@ func (o *EndpointsObject) Body() []byte {
 // Corrected reports whether Body is not the upstream's.
 func (o *EndpointsObject) Corrected() bool { return o.corrected != nil }
 
-// correct corrects the endpoints of an object.
 func (c *endpointStore) correct(o *EndpointsObject) {
 	if len(c.f.livePods) == 0 && !o.Corrected() {
 		return

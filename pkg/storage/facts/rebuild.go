@@ -47,7 +47,6 @@ func (f *Facts) rebuild() {
 	_ = f.panics(f.services.recount)
 }
 
-// emptyIndexes makes the indexes empty.
 func (f *Facts) emptyIndexes() {
 	f.nodes.byName = make(map[string]*Node)
 	f.nodes.values = make(map[string]index[*Node])

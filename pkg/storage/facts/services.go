@@ -68,7 +68,6 @@ func (x *serviceStore) upstream(name types.NamespacedName) *wire.Object {
 	return nil
 }
 
-// getOrAdd returns the Service with that name, and adds it if it is missing.
 func (x *serviceStore) getOrAdd(name types.NamespacedName) *Service {
 	s := x.byName[name]
 	if s == nil {

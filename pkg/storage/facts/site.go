@@ -75,7 +75,6 @@ func (f *Facts) ownStatus() corev1.NodeStatus {
 	return node.Status
 }
 
-// ownInternalIPs returns the InternalIPs of this node.
 func (f *Facts) ownInternalIPs() (addresses []netip.Addr) {
 	for _, a := range f.ownStatus().Addresses {
 		if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {

@@ -220,7 +220,6 @@ func (q *question) nameKeys() {
 // key returns the key that decides for a slice; "" if nothing is kept.
 func (q *question) key(m member) string { return q.service.Keys.Decide(q.here, m.choice.Rank()).Key() }
 
-// addAll adds the endpoints of a slice.
 func (q *question) addAll(m member) error {
 	name := m.Upstream.Name
 	if m.local != nil {

@@ -83,7 +83,6 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 	return f.Err
 }
 
-// parseSliceEndpoint reads one Endpoint message.
 func parseSliceEndpoint(message []byte) (Endpoint, error) {
 	endpoint := Endpoint{Ready: true} // according to discovery/v1 a nil ready condition means ready
 	f := field.Of(message)

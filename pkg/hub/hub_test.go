@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -65,7 +66,7 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 				Name: r.Header.Get("Test-User"), Groups: r.Header.Values("Test-Group"), Extra: map[string][]string{},
 			}
 			if nodes := r.Header.Values("Test-Node"); len(nodes) > 0 {
-				u.Extra[extraNodeName] = nodes
+				u.Extra[serviceaccount.NodeNameKey] = nodes
 			}
 			return &authenticator.Response{User: u}, u.Name != "", nil
 		})

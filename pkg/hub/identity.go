@@ -17,14 +17,8 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 )
 
-const (
-	// extraNodeName is the extra field in which kube-apiserver gives the node to which a token is bound: that of the
-	// token's pod. The aggregator passes it on.
-	extraNodeName = "authentication.kubernetes.io/node-name"
-	// nodesGroup and nodeUserPrefix are those of kubelets' credentials.
-	nodesGroup     = "system:nodes"
-	nodeUserPrefix = "system:node:"
-)
+// nodeUserPrefix begins the user names of kubelets' credentials.
+const nodeUserPrefix = "system:node:"
 
 // guardShares marks users whom the front proxy has authenticated, and puts an authorizer before the one that asks
 // kube-apiserver.
@@ -94,8 +88,10 @@ func nodesOf(u user.Info) []string {
 	if u == nil {
 		return nil
 	}
-	nodes := slices.Clone(u.GetExtra()[extraNodeName])
-	if name, ok := strings.CutPrefix(u.GetName(), nodeUserPrefix); ok && slices.Contains(u.GetGroups(), nodesGroup) {
+	// kube-apiserver gives the node to which a token is bound: that of the token's pod. The aggregator passes it on.
+	nodes := slices.Clone(u.GetExtra()[serviceaccount.NodeNameKey])
+	name, ok := strings.CutPrefix(u.GetName(), nodeUserPrefix)
+	if ok && slices.Contains(u.GetGroups(), user.NodesGroup) {
 		nodes = append(nodes, name)
 	}
 	return nodes

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -17,7 +18,7 @@ func TestUnboundTokens(t *testing.T) {
 	t.Parallel()
 	const wrapper = "system:serviceaccount:edge:wrapper"
 	tokenOf := func(nodes ...string) *user.DefaultInfo {
-		return &user.DefaultInfo{Name: wrapper, Extra: map[string][]string{extraNodeName: nodes}}
+		return &user.DefaultInfo{Name: wrapper, Extra: map[string][]string{serviceaccount.NodeNameKey: nodes}}
 	}
 	for name, test := range map[string]struct {
 		user    *user.DefaultInfo

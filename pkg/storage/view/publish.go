@@ -42,11 +42,6 @@ func (p *publication) addService(s *facts.Service) {
 	}
 }
 
-// objects returns the objects that list endpoints, in the order of lists.
-func (p *publication) objects() []*facts.EndpointsObject {
-	return slices.SortedFunc(maps.Keys(p.listed), compareObjects)
-}
-
 func compareObjects(a, b *facts.EndpointsObject) int { return a.Upstream.Compare(b.Upstream) }
 
 // keys returns the names of the other objects, those of a resource in the order of lists.
@@ -81,7 +76,7 @@ func (v reading) publish(received time.Time, p *publication) {
 		}
 		all = append(all, one)
 	}
-	for _, o := range p.objects() {
+	for _, o := range slices.SortedFunc(maps.Keys(p.listed), compareObjects) { // the order of lists
 		if v.filled[o.Resource()] {
 			all = append(all, v.prune(o))
 		}

@@ -74,6 +74,18 @@ var (
 	Kinds = []GridKind{DeploymentGridKind, StatefulSetGridKind, DaemonSetGridKind, ServiceGridKind}
 )
 
+// GroupVersion is superedge.io/v1.
+var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
+
+// AddToScheme adds the grids' kinds to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	for _, k := range Kinds {
+		scheme.AddKnownTypes(GroupVersion, k.New(), k.NewList())
+	}
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
+
 // ProgressDeadline is how long a workload may make no progress before it counts as Stalled.
 func (s *WorkloadGridSpec) ProgressDeadline() time.Duration {
 	return time.Duration(ptr.Deref(s.ProgressDeadlineSeconds, 600)) * time.Second

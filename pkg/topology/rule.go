@@ -10,30 +10,26 @@ const NoRank = MaxKeys + 1
 // there, the labels of the endpoint's node. It returns NoRank if no key has.
 func (k Keys) Rank(here, there Labels) int {
 	for i, key := range k {
-		if matches(key, here, there) {
+		if Match(key, here, there) {
 			return i
 		}
 	}
 	return NoRank
 }
 
-// matches reports whether both nodes carry the same value of the key. A node without the key matches nothing.
-func matches(key string, here, there Labels) bool {
+// Match reports whether both nodes carry the same value of the key. A node without the key matches nothing.
+func Match(key string, here, there Labels) bool {
 	if key == Any {
 		return true
 	}
-	ours, ok := here[key]
-	if !ok {
-		return false
-	}
-	theirs, ok := there[key]
-	return ok && ours == theirs
+	ours, has := here[key]
+	theirs, both := there[key]
+	return has && both && ours == theirs
 }
 
 // Decision keeps or hides each endpoint of one Service, seen from one node. The zero Decision keeps nothing.
 type Decision struct {
 	key  string
-	none bool
 	here Labels
 }
 
@@ -51,14 +47,14 @@ func (k Keys) Decide(here Labels, best int) Decision {
 	case len(k) > 0 && k[len(k)-1] == Any:
 		return Decision{key: Any}
 	default:
-		return Decision{none: true}
+		return Decision{}
 	}
 }
 
 // Keep reports whether an endpoint on a node with these labels is kept. An endpoint without a node name, or on an
 // unknown node, has nil labels.
 func (d Decision) Keep(there Labels) bool {
-	return !d.none && d.key != "" && matches(d.key, d.here, there)
+	return d.key != "" && Match(d.key, d.here, there)
 }
 
 // Key returns the key that decided, "" if nothing is kept.

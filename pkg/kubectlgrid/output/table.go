@@ -1,6 +1,7 @@
 package output
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -29,11 +30,8 @@ func NewPrinter(out io.Writer) *Printer { return &Printer{out: out} }
 func (p *Printer) Print(rows ...[]string) error {
 	for _, row := range rows {
 		for i := range row {
-			if row[i] == "" {
-				row[i] = None
-			}
 			// A cell is one line of one column, but messages of an API server may have several lines.
-			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(row[i])
+			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(cmp.Or(row[i], None))
 			if i == len(p.widths) {
 				p.widths = append(p.widths, 0)
 			}

@@ -40,9 +40,6 @@ func (in Reader) NoteChanges() uint64 { return in.f.noteChanges }
 // forgetAddresses drops the addresses of a removed node, because another node may get them. The caller
 // holds the lock.
 func (f *Facts) forgetAddresses(name string) {
-	if len(f.notes.Addresses) == 0 {
-		return
-	}
 	left := maps.Clone(f.notes.Addresses)
 	maps.DeleteFunc(left, func(_ netip.Addr, of string) bool { return of == name })
 	if len(left) < len(f.notes.Addresses) {

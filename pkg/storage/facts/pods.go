@@ -195,11 +195,7 @@ func (o *EndpointsObject) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
 	if !ok || len(uid) == 0 {
 		return PodKey{}, false
 	}
-	pod = PodKey{Namespace: o.Upstream.Namespace, Name: string(name), UID: string(uid)}
-	if len(namespace) > 0 {
-		pod.Namespace = string(namespace)
-	}
-	return pod, true
+	return PodKey{cmp.Or(string(namespace), o.Upstream.Namespace), string(name), string(uid)}, true
 }
 
 // Body returns the upstream's body with the corrections that follow from SetLivePods.

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // The site of this node consists of the nodes with the same value of any label that Options.SiteKeys names; by default,
@@ -56,11 +58,7 @@ func (in Reader) InSite(visit func(*Node)) {
 		return
 	}
 	in.Nodes(func(n *Node) {
-		if slices.ContainsFunc(keys, func(key string) bool {
-			value, has := own.Labels[key]
-			theirs, both := n.Labels[key]
-			return has && both && value == theirs
-		}) {
+		if slices.ContainsFunc(keys, func(key string) bool { return topology.Match(key, own.Labels, n.Labels) }) {
 			visit(n)
 		}
 	})

@@ -44,11 +44,11 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 
 // IsReady reports whether a pod has the condition Ready.
 func IsReady(pod *corev1.Pod) bool {
-	return podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+	return PodCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
 }
 
-// podCondition returns a condition of a pod; an empty one if it does not have it.
-func podCondition(pod *corev1.Pod, of corev1.PodConditionType) (found corev1.PodCondition) {
+// PodCondition returns a condition of a pod; an empty one if it does not have it.
+func PodCondition(pod *corev1.Pod, of corev1.PodConditionType) (found corev1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == of {
 			found = c
@@ -60,7 +60,7 @@ func podCondition(pod *corev1.Pod, of corev1.PodConditionType) (found corev1.Pod
 // PodProblem returns why a pod is not ready: it was not scheduled, a container does not start or has ended, or the
 // message of its condition Ready.
 func PodProblem(pod *corev1.Pod) string {
-	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled.Status == corev1.ConditionFalse {
+	if scheduled := PodCondition(pod, corev1.PodScheduled); scheduled.Status == corev1.ConditionFalse {
 		// The rest of the message says at length that evicting others would not help either.
 		message, _, _ := strings.Cut(scheduled.Message, " preemption: ")
 		return phrase(scheduled.Reason, message)
@@ -81,7 +81,7 @@ func PodProblem(pod *corev1.Pod) string {
 				c.Name, t.ExitCode, phrase(t.Reason, t.Message))
 		}
 	}
-	if ready := podCondition(pod, corev1.PodReady); ready.Reason != "" || ready.Message != "" {
+	if ready := PodCondition(pod, corev1.PodReady); ready.Reason != "" || ready.Message != "" {
 		return phrase(ready.Reason, ready.Message)
 	}
 	return "it is " + strings.ToLower(string(pod.Status.Phase))

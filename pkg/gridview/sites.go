@@ -85,7 +85,7 @@ func (s Sites) Findings() []Finding {
 	keys, all := siteKeys(s.Governed), siteKeys(s.Governed, s.Resolving)
 	named := slices.Concat(slices.Concat(s.Governed...), s.GridKeys)
 	slices.Sort(named)
-	named = slices.Compact(named)
+	named = slices.DeleteFunc(slices.Compact(named), func(key string) bool { return key == corev1.LabelHostname })
 	cluster := &Groupings{Nodes: s.Nodes, Diagnosis: &Diagnosis{Nodes: s.Nodes, Wrapped: s.Wrapped}}
 	var found []Finding
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
@@ -117,15 +117,13 @@ func halfInSite(name, key, value string) Finding {
 }
 
 // inNoSite returns the failure of an edge node that has none of the keys that Services and grids use, besides its own
-// name: it was meant to have one. A node with another key belongs to another fleet.
+// name (named): it was meant to have one. A node with another key belongs to another fleet.
 func (s Sites) inNoSite(name string, named []string, cluster *Groupings) []Finding {
 	labels := s.Nodes[name]
 	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
 		return len(cluster.Of(topology.Keys{SiteKey(keys)}).sites) > 0 && !inGroup(labels, keys)
 	})
-	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(named), func(key string) bool {
-		return key == corev1.LabelHostname
-	})) {
+	if i < 0 || hasAny(labels, named) {
 		return nil
 	}
 	key := SiteKey(s.Governed[i])
@@ -179,12 +177,7 @@ func (s Sites) names(resolver Resolver, key string, all []string) []Finding {
 			}
 		}
 	}
-	var without []string
-	for _, site := range slices.Sorted(maps.Keys(sites)) {
-		if !sites[site] {
-			without = append(without, site)
-		}
-	}
+	without := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool { return sites[site] })
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: resolver.Name}}
 	f := Finding{Severity: Warning, Check: CheckNames, Key: key,
 		Object: Object{"Service", service.Namespace, service.Name}}

@@ -260,15 +260,10 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, of *corev1.Container
 	reduced := &pod{
 		part: c.partOf(ctx, about, &p.Spec, of, revision), owner: owner, node: p.Spec.NodeName,
 		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
-		waitsFor: meantFor(&p.Spec),
+		waitsFor: meantFor(&p.Spec), unreadySince: gridview.PodCondition(p, corev1.PodReady).LastTransitionTime.Time,
 	}
 	if !reduced.ready {
 		reduced.why = gridview.PodProblem(p)
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			reduced.unreadySince = c.LastTransitionTime.Time
-		}
 	}
 	for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if status.Name == of.Name && status.State.Running != nil {

@@ -93,9 +93,6 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
-// protobufMagic begins every protobuf body.
-const protobufMagic = "k8s\x00"
-
 // decoder splits a protobuf object without making a Go value of it. It converts one in JSON, with typed, into the same
 // form. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
@@ -103,7 +100,7 @@ type decoder struct{ typed runtime.Decoder }
 func (d decoder) Decode(
 	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
 ) (runtime.Object, *schema.GroupVersionKind, error) {
-	if bytes.HasPrefix(data, []byte(protobufMagic)) {
+	if bytes.HasPrefix(data, []byte(wire.Magic)) {
 		typeMeta, message, err := wire.Unwrap(data)
 		if err != nil {
 			return nil, nil, err
@@ -169,7 +166,7 @@ func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (list *Lis
 		return nil
 	}
 	buffered := bufio.NewReader(from)
-	if begin, _ := buffered.Peek(len(protobufMagic)); string(begin) == protobufMagic {
+	if begin, _ := buffered.Peek(len(wire.Magic)); string(begin) == wire.Magic {
 		var typeMeta wire.TypeMeta
 		typeMeta, list.ListMeta, err = wire.ReadList(buffered, add)
 		list.Kind = typeMeta.Kind

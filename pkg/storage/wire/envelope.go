@@ -17,9 +17,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
-// magic starts every protobuf body of the Kubernetes API
+// Magic starts every protobuf body of the Kubernetes API
 // (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
-var magic = []byte("k8s\x00")
+const Magic = "k8s\x00"
 
 // Fields of runtime.Unknown, runtime.TypeMeta, ListMeta, a List and metav1.WatchEvent.
 const (
@@ -50,7 +50,7 @@ type TypeMeta struct {
 
 // Unwrap reads the envelope of a protobuf body, and returns the kind of its object and the encoded message.
 func Unwrap(body []byte) (TypeMeta, []byte, error) {
-	rest, ok := bytes.CutPrefix(body, magic)
+	rest, ok := bytes.CutPrefix(body, []byte(Magic))
 	if !ok {
 		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", field.ErrMalformed)
 	}
@@ -74,7 +74,7 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 
 // ReadList reads an encoded List in an envelope item by item. visit must not keep one. The error may be one of from.
 func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, metav1.ListMeta, error) {
-	begin := make([]byte, len(magic))
+	begin := make([]byte, len(Magic))
 	if _, err := io.ReadFull(from, begin); err != nil {
 		return TypeMeta{}, metav1.ListMeta{}, err
 	}
@@ -161,7 +161,7 @@ func readValue(from io.Reader, size int64, read func(value io.Reader) error) err
 // empty fields that Kubernetes' encoder writes after the message are written before it here; their order has no
 // meaning.)
 func AppendEnvelope(dst []byte, t TypeMeta, rawSize int) []byte {
-	dst = append(dst, magic...)
+	dst = append(dst, Magic...)
 	dst = appendTypeMeta(dst, t)
 	dst = appendBytesField(dst, unknownContentEncoding, nil)
 	dst = appendBytesField(dst, unknownContentType, nil)

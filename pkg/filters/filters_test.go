@@ -88,7 +88,7 @@ func TestServedOrPassedOn(t *testing.T) {
 	server := &serve.Server{HistoryOf: func(*http.Request) (*history.History, func(), error) {
 		return store.History, func() {}, nil
 	}}
-	handler := WithServed(server, "node0")(mark("upstream"))
+	handler := WithServedResources(server, "node0")(mark("upstream"))
 	const passedOn = 0
 	tests := []struct {
 		method, path string
@@ -136,7 +136,7 @@ func TestServedOrPassedOn(t *testing.T) {
 			}
 		})
 	}
-	unnamed := WithServed(server, "")(mark("upstream"))
+	unnamed := WithServedResources(server, "")(mark("upstream"))
 	for _, path := range []string{
 		"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0",
 	} {

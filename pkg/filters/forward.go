@@ -150,7 +150,7 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	var over sync.Once // the request is answered, or given up
 	sent := &sentBody{ReadCloser: r.Body}
 	timer := time.AfterFunc(suspectAfter, func() {
-		if t.isLost(ctx, answered, sent) {
+		if t.awaitAway(ctx, answered, sent) {
 			over.Do(func() { cancel(errNoAnswer) })
 		}
 	})
@@ -170,9 +170,9 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// isLost waits until the request is answered or ctx is done, and then returns false, or until the upstream is away.
+// awaitAway waits until the request is answered or ctx is done, and then returns false, or until the upstream is away.
 // Without it half a minute may pass before a dead connection is noticed.
-func (t roundTripper) isLost(ctx context.Context, answered <-chan struct{}, body *sentBody) bool {
+func (t roundTripper) awaitAway(ctx context.Context, answered <-chan struct{}, body *sentBody) bool {
 	for sent := int64(0); ; {
 		// While the request's body is being sent, an answer is not due yet, and on a slow link a probe would wait
 		// behind the body.

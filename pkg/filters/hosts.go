@@ -60,10 +60,10 @@ func (h Hosts) Contain(hostport string) bool {
 	return !bracketed && h.names[canonicalName(u.Hostname())]
 }
 
-// WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to
-// the loopback has the same origin as the server for the browser, so it could read every answer. But its requests name
-// the page's host. HTTP/1.0 requests without a host are also refused.
-func WithHosts(hosts Hosts) Filter {
+// WithAllowedHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name
+// resolves to the loopback has the same origin as the server for the browser, so it could read every answer. But its
+// requests name the page's host. HTTP/1.0 requests without a host are also refused.
+func WithAllowedHosts(hosts Hosts) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		switch {
 		case r.URL.User != nil:

@@ -107,7 +107,7 @@ const toLocalhost = "GET / HTTP/1.1\nHost: localhost\n"
 func serveHosts(t *testing.T) string {
 	t.Helper()
 	hosts := newHosts(t, "wrapper.example")
-	server := httptest.NewUnstartedServer(WithHosts(hosts)(WithoutWebPages(hosts)(mark("inside"))))
+	server := httptest.NewUnstartedServer(WithAllowedHosts(hosts)(WithoutCrossOrigin(hosts)(mark("inside"))))
 	server.Config.DisableGeneralOptionsHandler = true
 	server.Start()
 	t.Cleanup(server.Close)
@@ -156,7 +156,7 @@ func TestHostsOverHTTP(t *testing.T) {
 		{"GET //attacker.example/ HTTP/1.1\nHost: localhost\n", 200, "inside"}, // a path, whatever it looks like
 		{"OPTIONS * HTTP/1.1\nHost: attacker.example\n", 403, "attacker.example"},
 	})
-	w := answer(WithHosts(newHosts(t))(mark("inside")), request(t, "GET", "http://attacker.example/"))
+	w := answer(WithAllowedHosts(newHosts(t))(mark("inside")), request(t, "GET", "http://attacker.example/"))
 	if status := statusOf(t, w); status.Reason != metav1.StatusReasonForbidden {
 		t.Errorf("refused with %+v", status)
 	}
@@ -204,7 +204,7 @@ func TestWebPagesOverHTTP(t *testing.T) {
 // TestSameOriginOverTLS: over TLS the certificate vouches for the name that is asked.
 func TestSameOriginOverTLS(t *testing.T) {
 	t.Parallel()
-	handler := WithoutWebPages(newHosts(t))(mark("inside"))
+	handler := WithoutCrossOrigin(newHosts(t))(mark("inside"))
 	for _, test := range []struct {
 		origin string
 		tls    *tls.ConnectionState

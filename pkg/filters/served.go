@@ -10,14 +10,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is served;
-// requests for others are passed on, and so are those for one namespace, and for all where the wrapper may not follow
-// them.
+// WithServedResources answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is
+// served; requests for others are passed on, and so are those for one namespace, and for all where the wrapper may not
+// follow them.
 //
 // A request for another version of a served resource is answered 404, as by an API server without that version: passed
 // on, it would return unpruned objects. Requests for subresources and writes are passed on. The server's HistoryOf
 // decides which view a request gets.
-func WithServed(server *serve.Server, nodeName string) Filter {
+func WithServedResources(server *serve.Server, nodeName string) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		info := serve.ParseRequest(r)
 		resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]

@@ -66,7 +66,7 @@ func siteServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	store.Services().Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	store.EndpointSlices().Replace(nil)
 	server := &serve.Server{HistoryOf: Views{Own: store.View, Sites: store.Sites}.History}
-	return store, WithSite()(WithServed(server, "node0")(mark("upstream")))
+	return store, WithSite()(WithServedResources(server, "node0")(mark("upstream")))
 }
 
 // TestTooManySites is told as something that passes, while sites that are served, and this node's view, go on. A watch

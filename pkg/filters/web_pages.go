@@ -5,13 +5,13 @@ import (
 	"net/url"
 )
 
-// WithoutWebPages refuses requests that a browser sends for a page of another site: those whose Origin is not one of
-// the hosts (or, with TLS, the requested host), and those whose Sec-Fetch-Site is cross-site or same-site. WithHosts
-// does not stop them, because such a page requests the wrapper by a correct name.
+// WithoutCrossOrigin refuses requests that a browser sends for a page of another site: those whose Origin is not one of
+// the hosts (or, with TLS, the requested host), and those whose Sec-Fetch-Site is cross-site or same-site.
+// WithAllowedHosts does not stop them, because such a page requests the wrapper by a correct name.
 //
 // Browsers send Origin with all requests except plain GETs and HEADs, and Sec-Fetch-Site with all requests to the
 // loopback and over TLS. Clients of Kubernetes send neither.
-func WithoutWebPages(hosts Hosts) Filter {
+func WithoutCrossOrigin(hosts Hosts) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		for _, site := range r.Header.Values("Sec-Fetch-Site") {
 			// A user who types the address, or opens a bookmark, sends none.

@@ -96,7 +96,7 @@ func (g *Group) Client(version schema.GroupVersion, silence func(*http.Request) 
 	if guarded.Transport == nil {
 		guarded.Transport = http.DefaultTransport
 	}
-	guarded.Transport = apiclient.StallGuard{Next: guarded.Transport, Headers: apiclient.SilenceBefore, Body: silence}
+	guarded.Transport = apiclient.StallGuard{Next: guarded.Transport, Headers: apiclient.HeaderTimeout, Body: silence}
 	config := rest.CopyConfig(g.config)
 	config.GroupVersion = &version
 	config.APIPath = "/apis"

@@ -775,9 +775,9 @@ func (s *Source) noteResponse(r *http.Request) time.Duration {
 	case s.options.Silence > 0:
 		return s.options.Silence
 	case s.bookmarks.Load():
-		return apiclient.SilenceWithBookmarks(r)
+		return apiclient.IdleTimeoutWithBookmarks(r)
 	default:
-		return apiclient.SilenceIn(r)
+		return apiclient.IdleTimeout(r)
 	}
 }
 

@@ -83,7 +83,7 @@ func (r *reconciler) syncChild(ctx context.Context, o *gridchild.Owner, d *desir
 // settled returns the result from the cache and the memory; false if syncChild must be called. live may be nil.
 func settled(now time.Time, live *liveChild, d *desired, m *siteMemory) (result, bool) {
 	switch {
-	case live != nil && !live.deleting && m.sameAs(live, d):
+	case live != nil && !live.deleting && m.upToDate(live, d):
 		m.failure, m.retries = nil, 0
 		return result{child: live}, true
 	case m.failure != nil && m.failed == d.digest && now.Before(m.retryAt):
@@ -123,7 +123,7 @@ func (s childSync) applyIfNeeded(ctx context.Context) result {
 	case live.deleting, live.held,
 		live.SelectsSite != gridchild.ExistingOf(s.d.child).SelectsSite: // the cache does not know yet
 		return result{child: live, err: s.restoreLabel(ctx, live), requeueTime: soon}
-	case s.m.sameAs(live, s.d):
+	case s.m.upToDate(live, s.d):
 		return result{child: live}
 	case live.legacy, !live.ownedBy(s.o):
 		taken, err := s.migrateManagedFields(ctx, !live.ownedBy(s.o))
@@ -188,7 +188,7 @@ func (s childSync) applyChild(ctx context.Context, live *liveChild) (applied *li
 	if err := s.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return nil, "", err
 	}
-	applied, err = childOf(u)
+	applied, err = parseChild(u)
 	return applied, handedOver, err
 }
 
@@ -198,8 +198,8 @@ func (r *reconciler) deleteObject(ctx context.Context, object client.Object) err
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 
-// sameAs reports whether the child is as desired, and remembers that.
-func (m *siteMemory) sameAs(live *liveChild, d *desired) bool {
+// upToDate reports whether the child is as desired, and remembers that.
+func (m *siteMemory) upToDate(live *liveChild, d *desired) bool {
 	switch {
 	case live.legacy:
 		return false
@@ -261,7 +261,7 @@ func (s childSync) migrateManagedFields(ctx context.Context, adopted bool) (*liv
 	if err != nil {
 		return nil, err
 	}
-	return childOf(u)
+	return parseChild(u)
 }
 
 // handOver gives the current spec.replicas to a separate field manager, and returns them. Otherwise the API server

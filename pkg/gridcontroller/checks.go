@@ -199,7 +199,7 @@ func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bo
 	}
 	silent, meanwhile := map[string]bool{}, false
 	for _, node := range p.sites[site].nodes {
-		lost, since := isLost(node)
+		lost, since := isSilent(node)
 		changed := job.Status.StartTime != nil && since.After(job.Status.StartTime.Time)
 		silent[node.Name], meanwhile = lost || changed, meanwhile || changed
 	}

@@ -26,7 +26,7 @@ func (r *reconciler) getChild(
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %s: %w", o.Child.Kind, name, err)
 	}
-	return childOf(u)
+	return parseChild(u)
 }
 
 // objectOf returns a child's kind, name and UID as an object.
@@ -56,7 +56,7 @@ func (r *reconciler) childrenOf(ctx context.Context, o *gridchild.Owner) (map[st
 	}
 	children := make(map[string]*liveChild, len(list.Items))
 	for i := range list.Items {
-		live, err := childOf(&list.Items[i])
+		live, err := parseChild(&list.Items[i])
 		if err != nil {
 			return nil, err
 		}

@@ -179,7 +179,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
 		predicate.AnnotationChangedPredicate{})
 	for _, k := range v1.Kinds {
-		key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k, o).Key} }
+		key := func(o client.Object) []string { return []string{gridchild.NewOwner(k, o).Key} }
 		err := errors.Join(
 			m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
 			m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),

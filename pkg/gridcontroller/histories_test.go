@@ -137,7 +137,7 @@ func TestNewestTemplateOfAStatefulSet(t *testing.T) {
 	}
 	f.step(time.Minute)
 	r := f.reconcilers["StatefulSetGrid"]
-	p := r.newPass(grid, gridchild.OwnerOf(r.GridKind, grid), newMemory(grid))
+	p := r.newPass(grid, gridchild.NewOwner(r.GridKind, grid), newMemory(grid))
 	children, err := p.childrenOf(t.Context(), p.owner)
 	if err != nil {
 		t.Fatal(err)

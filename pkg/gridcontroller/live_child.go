@@ -57,7 +57,7 @@ func condenseChild(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	c, err := childOf(u)
+	c, err := parseChild(u)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func condenseChild(object any) (any, error) {
 	}}, nil
 }
 
-func childOf(u *unstructured.Unstructured) (*liveChild, error) {
+func parseChild(u *unstructured.Unstructured) (*liveChild, error) {
 	if c, ok := u.Object[condensed].(*liveChild); ok {
 		return c, nil
 	}

@@ -31,13 +31,13 @@ func podCounts(state v1.SiteState) [3]int64 {
 // have the time of the last progress from an earlier controller.
 func (p *planned) trackProgress(site string, state *v1.SiteState, live *liveChild) {
 	m := p.memory.ofSite(site)
-	silent := p.sites[site].silent
+	silent := p.sites[site].silentNodes
 	returned := silent < m.silent
 	m.silent = silent
 	switch {
 	case state.Phase == v1.SiteFailed, state.Phase == v1.SiteHeld:
 		return
-	case p.sites[site].lost():
+	case p.sites[site].allSilent():
 		state.Phase = v1.SiteUnreachable
 	}
 	now, deadline := p.clock.Now(), p.spec.ProgressDeadline()

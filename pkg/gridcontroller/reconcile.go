@@ -183,7 +183,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		m.writtenVersion = grid.GetResourceVersion()
 		r.grids.Store(name, m)
 	}
-	owner := gridchild.OwnerOf(r.GridKind, grid)
+	owner := gridchild.NewOwner(r.GridKind, grid)
 	switch changed := grid.DeepCopyObject().(type) {
 	case *v1.ServiceGrid:
 		requeueTime := r.reconcileService(ctx, changed, owner, m)
@@ -211,7 +211,7 @@ func (r *reconciler) readGrid(ctx context.Context, from client.Reader, name type
 // cacheIsStale reports whether the caches do not show yet what this controller has written. It waits for that, but not
 // long.
 func (r *reconciler) cacheIsStale(ctx context.Context, grid v1.Object, m *gridMemory) bool {
-	now, o := r.clock.Now(), gridchild.OwnerOf(r.GridKind, grid)
+	now, o := r.clock.Now(), gridchild.NewOwner(r.GridKind, grid)
 	if older(grid.GetResourceVersion(), m.writtenVersion) && now.Before(m.writtenAt.Add(cacheLag)) {
 		return true
 	}
@@ -317,7 +317,7 @@ func (r *reconciler) reconcileService(
 	//nolint:gosec // no more than there are nodes
 	grid.Status.ObservedGeneration, grid.Status.Sites = grid.Generation, int32(len(sitesOf(r.nodes, o.Key)))
 	c := conditions{&grid.Status.Conditions, grid.Generation}
-	child, err := gridchild.OfService(o, grid.Spec.Template)
+	child, err := gridchild.RenderService(o, grid.Spec.Template)
 	outcome := result{err: cmp.Or(gridchild.CheckKey(o.Key), r.config.Limits.check(o.Key, 0), err)}
 	if outcome.err == nil {
 		outcome = r.syncChild(ctx, o, &desired{

@@ -42,7 +42,7 @@ func (p *pass) graceTime() time.Duration {
 
 // lossLimit returns how many of a number of sites may suffer losses without an approval.
 func lossLimit(maxSites *intstr.IntOrString, sites int) int {
-	return max(rollout.Share(maxSites, defaultMaxSites, sites), 1)
+	return max(rollout.ScaledCount(maxSites, defaultMaxSites, sites), 1)
 }
 
 // approvalToken returns the value that approves the removal of these sites. It has their number and a hash of their

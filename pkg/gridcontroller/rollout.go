@@ -118,8 +118,9 @@ func (p *assigned) planRollout(ctx context.Context) rollout.Plan {
 func (p *assigned) rolloutSite(site string) rollout.Site {
 	nodes, live, memory := p.sites[site], p.child(site), p.memory.ofSite(site)
 	u := rollout.Site{
-		Name: site, Wave: p.waves.Of(site), Silent: nodes.lost(), Partly: nodes.silent > 0 && !nodes.lost(),
-		SilentSince: nodes.silentSince, Progress: memory.progressAt, Trouble: memory.broken.why,
+		Name: site, Wave: p.waves.Of(site), Silent: nodes.allSilent(),
+		Partly: nodes.silentNodes > 0 && !nodes.allSilent(), SilentSince: nodes.silentSince,
+		Progress: memory.progressAt, Trouble: memory.broken.why,
 		PerNode: p.Kind == v1.DaemonSetGridKind.Kind,
 	}
 	if u.Trouble != "" && !p.clock.Now().Before(memory.broken.since.Add(p.spec.ProgressDeadline())) {
@@ -226,7 +227,7 @@ func (p *assigned) readPods(ctx context.Context, site *rollout.Site) (rollout.Po
 	}
 	now, nodes := p.clock.Now(), map[string]rollout.Node{}
 	for _, node := range p.sites[site.Name].nodes {
-		silent, _ := isLost(node)
+		silent, _ := isSilent(node)
 		nodes[node.Name] = rollout.Node{Silent: silent, Wants: fits(node)}
 	}
 	pods, err := p.podsOf(ctx, site.Name, site.Partly)
@@ -315,7 +316,7 @@ func (p *assigned) newestTemplate(ctx context.Context, site string) (func(*corev
 func (p *synced) trackBroken(site string, state v1.SiteState, memory *siteMemory) {
 	result, now, before := p.results[site], brokenSite{}, &memory.broken
 	switch {
-	case p.spec.Rollout == nil, p.sites[site].lost():
+	case p.spec.Rollout == nil, p.sites[site].allSilent():
 	case result.untried: // as before
 		return
 	case state.Phase == v1.SiteFailed:

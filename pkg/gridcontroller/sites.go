@@ -17,7 +17,7 @@ type sites map[string]siteNodes
 // contact with, the last one at silentSince.
 type siteNodes struct {
 	nodes       []*corev1.Node
-	silent      int
+	silentNodes int
 	silentSince time.Time
 }
 
@@ -31,8 +31,8 @@ func sitesOf(nodes corev1listers.NodeLister, key string) sites {
 		}
 		u := all[site]
 		u.nodes = append(u.nodes, node)
-		if lost, at := isLost(node); lost {
-			u.silent++
+		if lost, at := isSilent(node); lost {
+			u.silentNodes++
 			if at.After(u.silentSince) {
 				u.silentSince = at
 			}
@@ -42,10 +42,10 @@ func sitesOf(nodes corev1listers.NodeLister, key string) sites {
 	return all
 }
 
-// isLost reports whether the control plane has lost contact with a node, and when that last changed. The node
+// isSilent reports whether the control plane has lost contact with a node, and when that last changed. The node
 // controller sets the condition Ready to Unknown when a kubelet falls silent. A node whose kubelet reports that it is
 // not ready is not lost.
-func isLost(node *corev1.Node) (lost bool, since time.Time) {
+func isSilent(node *corev1.Node) (lost bool, since time.Time) {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			return condition.Status == corev1.ConditionUnknown, condition.LastTransitionTime.Time
@@ -54,8 +54,8 @@ func isLost(node *corev1.Node) (lost bool, since time.Time) {
 	return false, time.Time{}
 }
 
-// lost reports whether the control plane has lost contact with all nodes of the site.
-func (u siteNodes) lost() bool { return u.silent > 0 && u.silent == len(u.nodes) }
+// allSilent reports whether the control plane has lost contact with all nodes of the site.
+func (u siteNodes) allSilent() bool { return u.silentNodes > 0 && u.silentNodes == len(u.nodes) }
 
 func (u sites) haveNode(site string, of labels.Selector) bool {
 	return slices.ContainsFunc(u[site].nodes, func(node *corev1.Node) bool {
@@ -74,7 +74,7 @@ func (u siteNodes) notReady() bool {
 
 // changesSites reports whether two states of a node differ in what sites depend on.
 func changesSites(before, now *corev1.Node) bool {
-	wasLost, _ := isLost(before)
-	lost, _ := isLost(now)
+	wasLost, _ := isSilent(before)
+	lost, _ := isSilent(now)
 	return wasLost != lost || !maps.Equal(before.Labels, now.Labels)
 }

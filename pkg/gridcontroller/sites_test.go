@@ -62,7 +62,7 @@ func TestSites(t *testing.T) {
 		t.Helper()
 		sites := sitesOf(f.reconcilers["ServiceGrid"].nodes, "zone1")
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
-			return !sites[site].lost()
+			return !sites[site].allSilent()
 		})
 		if got := fmt.Sprint(names); got != want {
 			t.Errorf("silent: got %s, want %s", got, want)
@@ -93,7 +93,7 @@ func TestKeysOfTheDay(t *testing.T) {
 	for i := range keys {
 		edited := grid.DeepCopy()
 		edited.Spec.GridUniqKey = fmt.Sprintf("%d.example.org/zone", i)
-		r.newPass(edited, gridchild.OwnerOf(r.GridKind, edited), newMemory(edited))
+		r.newPass(edited, gridchild.NewOwner(r.GridKind, edited), newMemory(edited))
 	}
 	if grown := liveheap.Size() - before; grown > keys*each {
 		t.Errorf("%d keys have left %d bytes", keys, grown)
@@ -121,7 +121,7 @@ func TestNodeState(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept := small.(*corev1.Node)
-		if got, _ := isLost(kept); got != lost || kept.Labels["a"] != "b" || len(kept.Annotations) > 0 ||
+		if got, _ := isSilent(kept); got != lost || kept.Labels["a"] != "b" || len(kept.Annotations) > 0 ||
 			len(kept.Status.Conditions) > 1 {
 			t.Errorf("%s: got %t of %+v", status, got, kept)
 		}

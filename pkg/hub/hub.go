@@ -120,7 +120,7 @@ func NewOnceAnswered(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := group.Client(corev1.SchemeGroupVersion, apiclient.SilenceIn)
+	client, err := group.Client(corev1.SchemeGroupVersion, apiclient.IdleTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -293,9 +293,9 @@ func (s *Server) followCluster(ctx context.Context) {
 }
 
 // checkCurrent returns why the shares may be out of date; nil if they are not.
-func (s *Server) checkCurrent() error { return notCurrent(s.group.States(), time.Now()) }
+func (s *Server) checkCurrent() error { return checkStates(s.group.States(), time.Now()) }
 
-func notCurrent(states []follow.State, now time.Time) error {
+func checkStates(states []follow.State, now time.Time) error {
 	for _, s := range states {
 		switch {
 		case !s.Synced:

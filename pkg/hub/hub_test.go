@@ -96,7 +96,7 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 	})
 	if follows {
 		expectSoon(tb, "the hub is ready", func() bool {
-			return h.hub.shares.read(func(reading) {}) == nil && h.hub.checkCurrent() == nil
+			return h.hub.shares.whenReady(func(lockedShares) {}) == nil && h.hub.checkCurrent() == nil
 		})
 	}
 	return h

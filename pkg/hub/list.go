@@ -31,9 +31,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 	}
 	defer release()
 	objects := make(map[objectName]*object)
-	err = s.shares.read(func(s reading) {
+	err = s.shares.whenReady(func(s lockedShares) {
 		visitor := &stream{node: node}
-		s.joinAll(visitor)
+		s.joinClasses(visitor)
 		for _, c := range visitor.classes {
 			s.visitObjects(c, func(o *object) {
 				// The node's own object is left out, because only its event is kept.

@@ -116,7 +116,7 @@ func newShares(f *facts.Facts, maxQueued int) *shares {
 		source: f, maxQueued: int64(maxQueued), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
 		slices: make(map[*facts.EndpointsObject]placement), nodes: make(map[string]node),
 	}
-	s.own = reading{shares: s}.setOf(topology.Keys{ownKey})
+	s.own = lockedShares{shares: s}.getOrAddSet(topology.Keys{ownKey})
 	for i := range s.buckets {
 		s.buckets[i].objects = make(map[objectName]*object)
 	}
@@ -132,8 +132,8 @@ func newClass(set *keySet, name string, here topology.Labels) *class {
 	}
 }
 
-// reading is the shares with a Reader, while the facts do not change.
-type reading struct {
+// lockedShares is the shares with a Reader, while the facts do not change.
+type lockedShares struct {
 	*shares
 
 	facts facts.Reader
@@ -150,12 +150,12 @@ func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 	for part, r := range followed {
 		s.version[part], reached[part] = s.source.Input(r.Resource).Versions()
 	}
-	reading{s, in}.publish(c)
+	lockedShares{s, in}.publish(c)
 	s.reached.Store(reached)
 }
 
-// setOf returns the set of keys. If it does not exist, it makes it, and all streams join its classes.
-func (s reading) setOf(keys topology.Keys) *keySet {
+// getOrAddSet returns the set of keys. If it does not exist, it makes it, and all streams join its classes.
+func (s lockedShares) getOrAddSet(keys topology.Keys) *keySet {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	name := strings.Join(keys, ",")
 	if s.sets[name] == nil && len(s.sets) > maxSets { // and that of single nodes
@@ -175,8 +175,8 @@ func (s reading) setOf(keys topology.Keys) *keySet {
 	return set
 }
 
-// countSlices counts slices in a set, which may be nil. A set without slices is dropped; its classes are empty.
-func (s *shares) countSlices(set *keySet, more int) {
+// addSlices counts slices in a set, which may be nil. A set without slices is dropped; its classes are empty.
+func (s *shares) addSlices(set *keySet, more int) {
 	if set == nil {
 		return
 	}
@@ -189,8 +189,8 @@ func (s *shares) countSlices(set *keySet, more int) {
 	}
 }
 
-// joinAll sets a stream's classes to those of its node.
-func (s reading) joinAll(st *stream) {
+// joinClasses sets a stream's classes to those of its node.
+func (s lockedShares) joinClasses(st *stream) {
 	s.common.streams[st] = struct{}{}
 	st.classes = []*class{s.common}
 	for _, set := range s.sets {
@@ -198,16 +198,16 @@ func (s reading) joinAll(st *stream) {
 	}
 }
 
-// withOwn returns the labels of a node with its name.
-func withOwn(name string, labels topology.Labels) topology.Labels {
+// withName returns the labels of a node with its name.
+func withName(name string, labels topology.Labels) topology.Labels {
 	all := topology.Labels{ownKey: name}
 	maps.Copy(all, labels)
 	return all
 }
 
 // join adds a stream to the class of its node in a set, and makes the class if it does not exist.
-func (s reading) join(st *stream, set *keySet) {
-	here := withOwn(st.node, s.facts.LabelsOf([]byte(st.node)))
+func (s lockedShares) join(st *stream, set *keySet) {
+	here := withName(st.node, s.facts.LabelsOf([]byte(st.node)))
 	if set.keys != nil {
 		maps.DeleteFunc(here, func(key, _ string) bool { return !slices.Contains(set.keys, key) })
 	}
@@ -250,7 +250,7 @@ func (s *shares) leave(st *stream, left []*class) {
 }
 
 // fillClass computes the chunks of a new class.
-func (s reading) fillClass(c *class) {
+func (s lockedShares) fillClass(c *class) {
 	c.chunks = encode(nil, func(yield func(*object) bool) {
 		s.visitObjects(c, func(o *object) {
 			c.digests[o.bucket()] += o.digest
@@ -263,7 +263,7 @@ func (s reading) fillClass(c *class) {
 }
 
 // visitObjects calls visit for every object of a class. It is called with both locks held.
-func (s reading) visitObjects(c *class, visit func(*object)) {
+func (s lockedShares) visitObjects(c *class, visit func(*object)) {
 	if c == s.common {
 		for i := range s.buckets {
 			for _, o := range s.buckets[i].objects {
@@ -289,7 +289,7 @@ func (s reading) visitObjects(c *class, visit func(*object)) {
 }
 
 // slicesOf returns the slices with parts in a class of a set.
-func (s reading) slicesOf(c *class) map[*facts.EndpointsObject]struct{} {
+func (s lockedShares) slicesOf(c *class) map[*facts.EndpointsObject]struct{} {
 	found := make(map[*facts.EndpointsObject]struct{})
 	if c.set.slices == 0 {
 		return found

@@ -25,19 +25,19 @@ func TestNotCurrent(t *testing.T) {
 		{Name: "nodes", Synced: true, LastContact: now},
 		{Name: "services", Synced: true, LastContact: now.Add(-time.Hour), FailingSince: now.Add(-time.Hour)},
 	}
-	if err := notCurrent(states, now); err != nil {
+	if err := checkStates(states, now); err != nil {
 		t.Errorf("got %v", err)
 	}
 	states[1].Err, states[1].FailingSince = errors.New("away"), now
-	if err := notCurrent(states, now.Add(stalePatience)); err != nil {
+	if err := checkStates(states, now.Add(stalePatience)); err != nil {
 		t.Errorf("at once: %v", err)
 	}
-	if err := notCurrent(states, now.Add(stalePatience+time.Second)); err == nil ||
+	if err := checkStates(states, now.Add(stalePatience+time.Second)); err == nil ||
 		!strings.Contains(err.Error(), "services: cannot be followed since") {
 		t.Errorf("got %v", err)
 	}
 	states[0].Synced = false
-	if err := notCurrent(states, now); err == nil || !strings.Contains(err.Error(), "nodes: not synced") {
+	if err := checkStates(states, now); err == nil || !strings.Contains(err.Error(), "nodes: not synced") {
 		t.Errorf("got %v", err)
 	}
 }

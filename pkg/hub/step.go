@@ -16,7 +16,7 @@ import (
 
 // step is one step of the facts that is being sent to the streams.
 type step struct {
-	reading
+	lockedShares
 
 	change *facts.Change
 	// before has the former labels of nodes whose labels changed.
@@ -34,9 +34,9 @@ type classStep struct {
 
 // publish makes a change of the facts one step of the streams. Streams of relabelled nodes stay in the classes of the
 // old labels until the end of the step. Then they get the differences to the classes of the new labels.
-func (s reading) publish(c *facts.Change) {
+func (s lockedShares) publish(c *facts.Change) {
 	t := &step{
-		reading: s, change: c, before: make(map[string]topology.Labels), classes: make(map[*class]*classStep),
+		lockedShares: s, change: c, before: make(map[string]topology.Labels), classes: make(map[*class]*classStep),
 	}
 	for n, labels := range c.Relabelled {
 		t.before[n.Name] = labels
@@ -70,7 +70,7 @@ func (t *step) publishNode(name string, o *wire.Object) {
 		t.nodes[name] = after
 	}
 	classes := map[*class]struct{}{t.common: {}}
-	for key, value := range withOwn(name, t.before[name]) {
+	for key, value := range withName(name, t.before[name]) {
 		for _, set := range t.sets {
 			maps.Copy(classes, set.byValue[keyValue{key, value}])
 		}
@@ -95,7 +95,7 @@ func (t *step) publishService(name types.NamespacedName) (slices []*facts.Endpoi
 		}
 	}
 	service := objectName{&kindService, name}
-	t.putObject(t.common, service, t.inCommon(service), after)
+	t.putObject(t.common, service, t.commonObject(service), after)
 	return slices
 }
 
@@ -114,7 +114,7 @@ func (t *step) placementOf(o *facts.EndpointsObject) placement {
 	case now.keys[0] == "": // they are topology.Unsatisfiable
 		return placement{}
 	default:
-		now.set = t.setOf(now.keys)
+		now.set = t.getOrAddSet(now.keys)
 	}
 	return now
 }
@@ -128,12 +128,12 @@ func (t *step) publishSlice(o *facts.EndpointsObject) {
 		delete(t.slices, o)
 	}
 	name := objectName{&kindSlice, o.Name()}
-	t.putObject(t.common, name, t.inCommon(name), is.part(t.common))
+	t.putObject(t.common, name, t.commonObject(name), is.part(t.common))
 	for c := range t.affected(was, is) {
 		t.putObject(c, name, was.part(c), is.part(c))
 	}
-	t.countSlices(is.set, 1)
-	t.countSlices(was.set, -1)
+	t.addSlices(is.set, 1)
+	t.addSlices(was.set, -1)
 }
 
 func (t *step) labelsBefore(name []byte) topology.Labels {
@@ -149,7 +149,7 @@ func (t *step) affected(was, is placement) map[*class]struct{} {
 	beginning, end := 0, 0
 	if was.set != nil && was.set == is.set && slices.Equal(was.keys, is.keys) &&
 		wire.SameMeta(was.upstream.Meta, is.upstream.Meta) && was.parts.SameOthers(is.parts) {
-		beginning, end = was.parts.Differing(is.parts)
+		beginning, end = was.parts.CommonEnds(is.parts)
 	}
 	classes := make(map[*class]struct{})
 	for _, e := range []placement{was, is} {
@@ -190,8 +190,8 @@ func (t *step) updateNodeRefs(c *class, o *object, more int) {
 	}
 }
 
-// inCommon returns an object of the common class; nil if that does not have it.
-func (t *step) inCommon(name objectName) *object { return t.buckets[name.bucket()].objects[name] }
+// commonObject returns an object of the common class; nil if that does not have it.
+func (t *step) commonObject(name objectName) *object { return t.buckets[name.bucket()].objects[name] }
 
 // putObject records the change of an object in a class, unless it is the same to a wrapper.
 func (t *step) putObject(c *class, name objectName, before, after *object) {
@@ -280,7 +280,7 @@ func (t *step) queueToStreams() {
 // differences.
 func (t *step) moveStream(st *stream) []*chunk {
 	were, before := st.classes, st.digests()
-	t.joinAll(st)
+	t.joinClasses(st)
 	mark := &hubv1alpha1.Mark{Added: make(map[uint8]uint64)}
 	for bucket, digest := range st.digests() {
 		if digest != before[bucket] {

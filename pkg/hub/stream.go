@@ -39,16 +39,16 @@ var (
 // the stream has ended. The error is that of read.
 func (s *shares) beginStream(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
-	err = s.read(func(s reading) {
-		s.joinAll(st)
+	err = s.whenReady(func(s lockedShares) {
+		s.joinClasses(st)
 		s.resync(st, known)
 	})
 	return st, err
 }
 
-// read calls a function that reads facts and shares of one moment. It returns an error if the shares are not complete
-// yet, or if the memory does not suffice for a first step.
-func (s *shares) read(read func(reading)) (err error) {
+// whenReady calls a function that reads facts and shares of one moment. It returns an error if the shares are not
+// complete yet, or if the memory does not suffice for a first step.
+func (s *shares) whenReady(read func(lockedShares)) (err error) {
 	s.source.Read(func(in facts.Reader) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *shares) read(read func(reading)) (err error) {
 		case s.queued.Load() > s.maxQueued:
 			err = tooMany("others are being sent their shares")
 		default:
-			read(reading{s, in})
+			read(lockedShares{s, in})
 		}
 	})
 	return err
@@ -180,7 +180,7 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 
 // resync queues a step with all objects of the buckets whose digests differ from the client's; of all buckets if known
 // is nil.
-func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
+func (s lockedShares) resync(st *stream, known *hubv1alpha1.Digests) {
 	mark := hubv1alpha1.Mark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}
 	for bucket, digest := range st.digests() {
 		if known == nil || known[bucket] != digest {
@@ -198,7 +198,7 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 
 // chunks returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is
 // kept, except for a class of the set own, which has one stream.
-func (s reading) chunks(c *class, wanted []bool) (chunks []*chunk) {
+func (s lockedShares) chunks(c *class, wanted []bool) (chunks []*chunk) {
 	all := !slices.Contains(wanted, false)
 	switch {
 	case c == s.common:

@@ -347,5 +347,5 @@ func (s *Server) healthHandler() http.Handler {
 	if err != nil || !loopback.Contain(s.config.HealthAddress) {
 		return mux
 	}
-	return filters.WithHosts(loopback)(mux)
+	return filters.WithAllowedHosts(loopback)(mux)
 }

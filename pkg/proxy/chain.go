@@ -30,10 +30,10 @@ func (p *Proxy) chain() http.Handler {
 	// Elsewhere TLS makes this unnecessary: a browser that reaches the wrapper by a name that is not in its certificate
 	// sends no request.
 	if p.loopback || len(p.config.AllowedHosts) > 0 {
-		chain = append(chain, filters.WithHosts(p.hosts))
+		chain = append(chain, filters.WithAllowedHosts(p.hosts))
 	}
 	chain = append(chain,
-		filters.WithoutWebPages(p.hosts),
+		filters.WithoutCrossOrigin(p.hosts),
 		filters.WithOwnPaths(filters.OwnPaths{
 			Alive:    http.HandlerFunc(health.Alive),
 			Ready:    health.Ready(p.report),
@@ -45,7 +45,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithoutFalseUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithWatchLimit(p.watches),
-		filters.WithServed(&serve.Server{
+		filters.WithServedResources(&serve.Server{
 			HistoryOf: views.History,
 			Demand:    p.demand.begin,
 			Observer:  p.metrics,

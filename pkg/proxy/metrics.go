@@ -204,7 +204,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLogLength, float64(s.LogLength), name)
 		gauge(descPastBytes, float64(s.LogBytes), name)
 		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
-			count := c.p.view.Endpoints(s.Resource)
+			count := c.p.view.CountEndpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")
 			gauge(descEndpoints, float64(count.Hidden), name, "hidden")
 		}

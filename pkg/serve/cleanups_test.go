@@ -68,7 +68,7 @@ func TestDetachedStreamPanics(t *testing.T) {
 	cleanups.add(func() { panic("one of them") })
 	var stream func()
 	ctx := WithDetachedStreams(context.Background(), func(s func()) { stream = s })
-	cleanups.runDetachable(ctx, func() { panic("the stream") })
+	cleanups.runStream(ctx, func() { panic("the stream") })
 	cleanups.runUnlessDetached()
 	defer func() {
 		if recover() == nil || done != 1 {

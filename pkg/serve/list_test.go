@@ -253,7 +253,7 @@ func TestAbsentEndpointsAreNotWaitedFor(t *testing.T) {
 
 // serveAsOf serves what was restored, or what is not, if the revision is 0.
 func (c *cluster) serveAsOf(revision uint64) {
-	c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
+	c.store.History.Update(time.Time{}, func(u *history.Update) { u.SetRestored(revision) })
 }
 
 // TestNoCache: a client that wants no stale answer gets none from a snapshot, and everything else.

@@ -61,7 +61,7 @@ func runOracle(t *testing.T, seed uint64) {
 		options.Panics = func() bool { return armed && r.IntN(10) == 0 }
 	}
 	store := storagetest.New(options)
-	served := filters.WithServed(
+	served := filters.WithServedResources(
 		&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, viewer,
 	)
 	server := httptest.NewServer(served(http.NotFoundHandler()))

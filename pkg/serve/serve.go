@@ -149,7 +149,7 @@ func (s *Server) whenReadable(
 	}
 	scope := requestScope{history: h, cleanups: cleanups,
 		wantsStaleMark: r.Header.Get(RestoredHeader) == RestoredMarked}
-	scope.isStale = scope.wantsStaleMark && s.corrected(h)
+	scope.isStale = scope.wantsStaleMark && s.isStale(h)
 	if scope.isStale {
 		w.Header().Set(RestoredHeader, RestoredMarked)
 	}
@@ -161,8 +161,8 @@ func (s *Server) whenReadable(
 	return answer(scope)
 }
 
-// corrected reports whether answers differ from the upstream's present state.
-func (s *Server) corrected(h *history.History) bool {
+// isStale reports whether answers differ from the upstream's present state.
+func (s *Server) isStale(h *history.History) bool {
 	return h.Restored() || s.Corrected != nil && s.Corrected()
 }
 

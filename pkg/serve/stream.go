@@ -35,7 +35,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request, resource string,
 	w.Header().Set("Content-Type", contentTypeProtobufWatch)
 	markZipped(w)
 	ctx, writes := s.beginStream(w, r, resource, timeout, cleanups)
-	cleanups.runDetachable(ctx, func() {
+	cleanups.runStream(ctx, func() {
 		if err := s.writeSteps(ctx, writes, resource, steps); !errors.Is(err, errTimeout) {
 			klog.FromContext(ctx).V(4).Info("Stream ended", "resource", resource, "reason", err)
 		}
@@ -121,9 +121,9 @@ func WithDetachedStreams(ctx context.Context, detach func(stream func())) contex
 	return context.WithValue(ctx, detachKey{}, detach)
 }
 
-// runDetachable calls stream, and then makes the calls: now, or when the handler has returned, if the request's context
+// runStream calls stream, and then makes the calls: now, or when the handler has returned, if the request's context
 // detaches streams.
-func (c *cleanups) runDetachable(ctx context.Context, stream func()) {
+func (c *cleanups) runStream(ctx context.Context, stream func()) {
 	detach, ok := ctx.Value(detachKey{}).(func(stream func()))
 	if !ok {
 		stream() // and then runUnlessDetached is called

@@ -52,7 +52,7 @@ func (s *Server) watch(
 	w.Header().Set("Content-Type", enc.encoding.watchContentType())
 	ctx, writes := s.beginStream(w, r, resource, options.Timeout, scope.cleanups)
 	c := &watcher{s: s, writes: writes, enc: enc, options: options, requestScope: scope, cursor: cursor}
-	scope.cleanups.runDetachable(ctx, func() {
+	scope.cleanups.runStream(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
 				"resource", resource, "revision", cursor.Revision(), "reason", err)
@@ -133,7 +133,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	}
 	for {
 		// The watch ends when its mark is no longer right. The next watch has the right one.
-		if c.wantsStaleMark && c.isStale != c.s.corrected(c.history) {
+		if c.wantsStaleMark && c.isStale != c.s.isStale(c.history) {
 			return c.maybeBookmark()
 		}
 		changed, err := c.sendBatch()
@@ -199,7 +199,7 @@ func (c *watcher) addSelected(e history.Event) error {
 	case matches:
 		err = c.addEvent(watch.Added, e.Object)
 	case matched:
-		err = c.addEvent(watch.Deleted, e.Gone())
+		err = c.addEvent(watch.Deleted, e.DeletedObject())
 	default:
 		return nil
 	}

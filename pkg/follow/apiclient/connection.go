@@ -112,7 +112,7 @@ func (c *Connection) Config() (*rest.Config, error) {
 	}
 	if !c.options.PassesOn {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return StallGuard{Next: next, Headers: SilenceBefore, Body: SilenceIn}
+			return StallGuard{Next: next, Headers: HeaderTimeout, Body: IdleTimeout}
 		})
 	}
 	return config, nil

@@ -40,27 +40,27 @@ type StallGuard struct {
 	Headers, Body func(*http.Request) time.Duration
 }
 
-// SilenceBefore returns how long the server may be silent before its response.
-func SilenceBefore(r *http.Request) time.Duration {
+// HeaderTimeout returns how long the server may be silent before its response.
+func HeaderTimeout(r *http.Request) time.Duration {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return stallLimit
 	}
 	return writeLimit
 }
 
-// SilenceIn returns how long the server may be silent within its response. A server that accepts sendInitialEvents
+// IdleTimeout returns how long the server may be silent within its response. A server that accepts sendInitialEvents
 // sends bookmarks.
-func SilenceIn(r *http.Request) time.Duration {
+func IdleTimeout(r *http.Request) time.Duration {
 	query := r.URL.Query()
 	seconds, err := strconv.Atoi(query.Get("timeoutSeconds"))
 	if err != nil || query.Get("watch") != "true" || query.Get("sendInitialEvents") == "true" {
-		return SilenceWithBookmarks(r)
+		return IdleTimeoutWithBookmarks(r)
 	}
 	return time.Duration(seconds)*time.Second + WatchMargin
 }
 
-// SilenceWithBookmarks is SilenceIn for a server that is known to send bookmarks.
-func SilenceWithBookmarks(r *http.Request) time.Duration {
+// IdleTimeoutWithBookmarks is IdleTimeout for a server that is known to send bookmarks.
+func IdleTimeoutWithBookmarks(r *http.Request) time.Duration {
 	if r.URL.Query().Get("watch") != "true" {
 		return stallLimit
 	}

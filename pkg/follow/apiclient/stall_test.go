@@ -120,18 +120,18 @@ func TestSilence(t *testing.T) {
 		{"watch=true", bookmarkLimit, bookmarkLimit},
 	} {
 		request := httptest.NewRequest(http.MethodGet, "/x?"+test.query, nil)
-		if got := SilenceIn(request); got != test.want {
+		if got := IdleTimeout(request); got != test.want {
 			t.Errorf("%s: got %s, want %s", test.query, got, test.want)
 		}
-		if got := SilenceWithBookmarks(request); got != test.bookmarks {
+		if got := IdleTimeoutWithBookmarks(request); got != test.bookmarks {
 			t.Errorf("%s, with bookmarks: got %s, want %s", test.query, got, test.bookmarks)
 		}
-		if got := SilenceBefore(request); got != stallLimit {
+		if got := HeaderTimeout(request); got != stallLimit {
 			t.Errorf("%s: got %s before the response", test.query, got)
 		}
 	}
 	// kube-apiserver gives a write up to a minute.
-	if got := SilenceBefore(httptest.NewRequest(http.MethodPatch, "/x", nil)); got <= time.Minute {
+	if got := HeaderTimeout(httptest.NewRequest(http.MethodPatch, "/x", nil)); got <= time.Minute {
 		t.Errorf("a write is given up after %s", got)
 	}
 }

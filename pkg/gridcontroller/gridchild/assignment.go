@@ -106,7 +106,7 @@ func (a *Assignment) Render(site string, from, now *Templates) (*unstructured.Un
 	}
 	of := *a.owner
 	of.SelectsSite = a.SelectsSite[site]
-	return OfSite(&of, site, a.BySite[site], template, annotations)
+	return RenderSite(&of, site, a.BySite[site], template, annotations)
 }
 
 var (

@@ -32,8 +32,8 @@ type Owner struct {
 	SelectsSite bool
 }
 
-// OwnerOf makes the Owner of a grid.
-func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
+// NewOwner makes the Owner of a grid.
+func NewOwner(k v1.GridKind, grid v1.Object) *Owner {
 	o := &Owner{GridKind: k, ObjectMeta: metav1.ObjectMeta{
 		Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: grid.GetUID(),
 		Labels: grid.GetLabels(), Annotations: grid.GetAnnotations(),
@@ -60,8 +60,8 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// OfSite renders the child of one site. It changes template, which becomes part of the result, and the annotations.
-func OfSite(
+// RenderSite renders the child of one site. It changes template, which becomes part of the result, and the annotations.
+func RenderSite(
 	o *Owner, site, name string, template map[string]any, annotations map[string]string,
 ) (*unstructured.Unstructured, error) {
 	if err := checkName(o, name, site); err != nil {
@@ -85,8 +85,8 @@ func OfSite(
 	return newChild(o, name, site, annotations, template)
 }
 
-// OfService renders the Service of a ServiceGrid.
-func OfService(o *Owner, template v1.Template) (*unstructured.Unstructured, error) {
+// RenderService renders the Service of a ServiceGrid.
+func RenderService(o *Owner, template v1.Template) (*unstructured.Unstructured, error) {
 	name := o.Name + v1.ServiceSuffix
 	spec, err := decodeTemplate(template, "spec.template")
 	if err = cmp.Or(checkName(o, name, ""), err); err != nil {

@@ -33,7 +33,7 @@ func desire(t *testing.T, o *Owner, template, site string) *unstructured.Unstruc
 	if p != nil {
 		t.Fatal(p)
 	}
-	d, p := OfSite(o, site, o.Name+"-"+site, decoded, map[string]string{})
+	d, p := RenderSite(o, site, o.Name+"-"+site, decoded, map[string]string{})
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -76,7 +76,7 @@ func TestNothingIsSharedBetweenSites(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if children[site], p = OfSite(o, site, o.Name+"-"+site, decoded, map[string]string{}); p != nil {
+		if children[site], p = RenderSite(o, site, o.Name+"-"+site, decoded, map[string]string{}); p != nil {
 			t.Fatal(p)
 		}
 	}
@@ -177,7 +177,7 @@ func TestServiceChild(t *testing.T) {
 		"note": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}", "topologyKeys": "mine",
 		v1.AnnotationHold: "it is the grid's", v1.AnnotationApproved: "x",
 	}
-	d, p := OfService(o, raw(`{"selector":{"app":"x"},"ports":[{"port":80}]}`))
+	d, p := RenderService(o, raw(`{"selector":{"app":"x"},"ports":[{"port":80}]}`))
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -239,19 +239,20 @@ func TestNames(t *testing.T) {
 		grid, o := k.Kind, demoOwner()
 		o.GridKind = k
 		for _, site := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
-			if _, err := OfSite(o, site, k.ChildName("demo", site), map[string]any{}, map[string]string{}); err != nil {
+			_, err := RenderSite(o, site, k.ChildName("demo", site), map[string]any{}, map[string]string{})
+			if err != nil {
 				t.Errorf("%s, site %s: %v", grid, site, err)
 			}
 		}
 		o.Name = strings.Repeat("g", 64)
-		_, err := OfSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{}, map[string]string{})
+		_, err := RenderSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{}, map[string]string{})
 		if told := ErrorFrom(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
 			t.Errorf("%s: got %v", grid, err)
 		}
 	}
 	o := demoOwner()
 	o.GridKind, o.Name = v1.ServiceGridKind, strings.Repeat("g", 60)
-	if _, p := OfService(o, raw(`{}`)); p == nil || ErrorFrom(p).Reason != v1.ReasonInvalidName {
+	if _, p := RenderService(o, raw(`{}`)); p == nil || ErrorFrom(p).Reason != v1.ReasonInvalidName {
 		t.Errorf("Service: got %+v", p)
 	}
 }
@@ -266,7 +267,7 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = OfSite(demoOwner(), "east", "demo-east", decoded, map[string]string{}); p == nil ||
+		if _, p = RenderSite(demoOwner(), "east", "demo-east", decoded, map[string]string{}); p == nil ||
 			ErrorFrom(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(ErrorFrom(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}

@@ -26,7 +26,7 @@ func (p *planner) decideHalt() {
 	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
 		failing = p.resume(failing)
 	}
-	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Sites))
+	allowed := ScaledCount(p.Rollout.MaxFailures, "0%", len(p.Sites))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
 	over, full := len(failing) > allowed, len(failing) > 0 && p.fullAtRest()
 	if p.within = !over && !full; !over && full {

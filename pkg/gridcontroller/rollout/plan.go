@@ -173,8 +173,8 @@ func NewPlan(in Input) Plan {
 	return p.plan
 }
 
-// Share returns a number of sites: value, or the default missing. A percentage is of so many sites, rounded down.
-func Share(value *intstr.IntOrString, missing string, of int) int {
+// ScaledCount returns a number of sites: value, or the default missing. A percentage is of so many sites, rounded down.
+func ScaledCount(value *intstr.IntOrString, missing string, of int) int {
 	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
 	sites, _ := intstr.GetScaledValueFromIntOrPercent(value, of, false) // 0 with an error, which our CRD prevents
 	return sites
@@ -182,7 +182,7 @@ func Share(value *intstr.IntOrString, missing string, of int) int {
 
 // limit is how many sites of a wave may have the change unproven, maxSilent how many may be suspects at its end.
 func (p *planner) limit(wave int) int {
-	return max(Share(p.specs[wave].MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
+	return max(ScaledCount(p.specs[wave].MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
 
 func (p *planner) maxSilent(wave int) int {
@@ -190,7 +190,7 @@ func (p *planner) maxSilent(wave int) int {
 	if p.specs[wave].MaxSilent == nil {
 		least = 1
 	}
-	return max(Share(p.specs[wave].MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
+	return max(ScaledCount(p.specs[wave].MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
 // hasRevision reports whether the revision was applied to a site's workload.

@@ -86,7 +86,7 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	if err := applyGrid(ctx, s.API, manifest, grid); err != nil {
 		return []*Answer{about}, about.refuse(err)
 	}
-	s.owner, s.live = gridchild.OwnerOf(k, grid), map[string]*unstructured.Unstructured{}
+	s.owner, s.live = gridchild.NewOwner(k, grid), map[string]*unstructured.Unstructured{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child)
 	if err := s.API.List(ctx, list, client.InNamespace(s.owner.Namespace)); err != nil {
@@ -96,7 +96,7 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 		s.live[list.Items[i].GetName()] = &list.Items[i]
 	}
 	if service, ok := grid.(*v1.ServiceGrid); ok {
-		child, err := gridchild.OfService(s.owner, service.Spec.Template)
+		child, err := gridchild.RenderService(s.owner, service.Spec.Template)
 		return []*Answer{about}, s.try(ctx, about, child, err)
 	}
 	sites, err := s.sites(ctx, about, grid)

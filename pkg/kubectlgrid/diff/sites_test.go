@@ -53,7 +53,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 		if err != nil {
 			t.Fatal(err)
 		}
-		child, err := gridchild.OfSite(gridchild.OwnerOf(v1.DeploymentGridKind, grid), site,
+		child, err := gridchild.RenderSite(gridchild.NewOwner(v1.DeploymentGridKind, grid), site,
 			"web-"+site, template, map[string]string{})
 		if err != nil {
 			t.Fatal(err)

@@ -21,11 +21,11 @@ type disk interface {
 	Lock() (lock, error)
 	// Names returns the names of the files.
 	Names() ([]string, error)
-	// Read opens a file for reading, and returns its size.
-	Read(name string) (io.ReadCloser, int64, error)
+	// OpenRead opens a file for reading, and returns its size.
+	OpenRead(name string) (io.ReadCloser, int64, error)
 	// Create makes an empty file, and replaces one of the same name. Open opens one for writing.
 	Create(name string) (file, error)
-	Open(name string) (file, error)
+	OpenWrite(name string) (file, error)
 	Rename(from, to string) error
 	Remove(name string) error
 	// Sync returns when the names are on the disk.
@@ -107,7 +107,7 @@ func (d directory) Names() ([]string, error) {
 	return names, err
 }
 
-func (d directory) Read(name string) (io.ReadCloser, int64, error) {
+func (d directory) OpenRead(name string) (io.ReadCloser, int64, error) {
 	f, err := os.Open(d.path(name))
 	if err != nil {
 		return nil, 0, err
@@ -125,7 +125,7 @@ func (d directory) Create(name string) (file, error) {
 	return openFile{f}, err
 }
 
-func (d directory) Open(name string) (file, error) {
+func (d directory) OpenWrite(name string) (file, error) {
 	f, err := os.OpenFile(d.path(name), os.O_WRONLY, 0o600)
 	return openFile{f}, err
 }

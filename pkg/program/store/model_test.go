@@ -145,7 +145,7 @@ func (m *model) Names() ([]string, error) {
 	return slices.Sorted(maps.Keys(m.now)), nil
 }
 
-func (m *model) Read(name string) (io.ReadCloser, int64, error) {
+func (m *model) OpenRead(name string) (io.ReadCloser, int64, error) {
 	node := m.now[name]
 	if node == nil {
 		return nil, 0, fs.ErrNotExist
@@ -169,7 +169,7 @@ func (m *model) Create(name string) (file, error) {
 	return &modelFile{m, node}, nil
 }
 
-func (m *model) Open(name string) (file, error) {
+func (m *model) OpenWrite(name string) (file, error) {
 	if m.readOnly {
 		return nil, unix.EROFS
 	}

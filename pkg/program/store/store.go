@@ -228,7 +228,7 @@ func (s *Store) isLasting(key string) bool { return s.options.Lasting != nil && 
 // read reads one file, and returns the wanted keys. If its first state cannot be read, the generation is nil. A damaged
 // file is an error.
 func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, map[string]numbered, error) {
-	from, size, err := s.disk.Read(name(number))
+	from, size, err := s.disk.OpenRead(name(number))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -383,7 +383,7 @@ func (s *Store) isLarge(by int64) bool {
 // append appends one transaction to a file. After an error the file does not have the transaction, or is abandoned.
 func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) error {
 	// It is closed again, because an open file would prevent unmounting the file system, or making it read-only.
-	to, err := s.disk.Open(name(g.generation))
+	to, err := s.disk.OpenWrite(name(g.generation))
 	if err != nil {
 		if !errors.Is(err, unix.EROFS) { // a read-only disk damages no file
 			s.abandon(g)

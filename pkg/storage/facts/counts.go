@@ -49,7 +49,7 @@ func portListOf(s *Service, o *EndpointsObject) PortList {
 		}
 	})
 	if err != nil {
-		o.Unreadable(err)
+		o.LogUnreadable(err)
 	}
 	if len(encoded) == 0 {
 		return noPorts

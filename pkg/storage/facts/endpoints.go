@@ -41,13 +41,13 @@ func (o *EndpointsObject) Name() types.NamespacedName { return o.Upstream.Key() 
 // scan calls visit for every endpoint of a body of the object.
 func (o *EndpointsObject) scan(body []byte, visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(body, visit); err != nil {
-		o.Unreadable(err)
+		o.LogUnreadable(err)
 	}
 }
 
-// Unreadable logs that a body of the object can no longer be read, although it could when it was applied. Its unread
+// LogUnreadable logs that a body of the object can no longer be read, although it could when it was applied. Its unread
 // endpoints are not shown.
-func (o *EndpointsObject) Unreadable(err error) {
+func (o *EndpointsObject) LogUnreadable(err error) {
 	o.store.f.options.Logger.Error(err, "An object that was applied cannot be read any more",
 		"resource", o.Resource().Resource, "namespace", o.Upstream.Namespace, "name", o.Upstream.Name)
 }

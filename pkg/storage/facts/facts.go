@@ -128,7 +128,7 @@ func (f *Facts) runStep(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.step = Change{Received: f.options.Clock()}
-	if f.panics(func() {
+	if f.runRecovered(func() {
 		step()
 		f.services.recount()
 	}) {
@@ -138,9 +138,9 @@ func (f *Facts) runStep(step func()) {
 		close(f.live)
 	}
 	for w := range f.watchers {
-		if f.panics(func() { w.FactsChanged(f.reader(), &f.step) }) {
+		if f.runRecovered(func() { w.FactsChanged(f.reader(), &f.step) }) {
 			all := &Change{Received: f.step.Received, Rebuilt: true}
-			_ = f.panics(func() { w.FactsChanged(f.reader(), all) })
+			_ = f.runRecovered(func() { w.FactsChanged(f.reader(), all) })
 		}
 	}
 	c := &f.step

@@ -81,7 +81,7 @@ type pending struct {
 	objects map[types.NamespacedName]*wire.Object
 }
 
-func (p *pending) apply(o *wire.Object)             { p.objects[o.Key()] = p.in.same(o) }
+func (p *pending) apply(o *wire.Object)             { p.objects[o.Key()] = p.in.intern(o) }
 func (p *pending) remove(name types.NamespacedName) { p.objects[name] = nil }
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }

@@ -79,7 +79,7 @@ func (f *Facts) HeldByOthers(reports map[string]*LivePods) map[string]map[netip.
 // holdPodAddresses notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holdPodAddresses(c *claims) {
 	objects := sets.New[*EndpointsObject]()
-	f.reader().InSite(func(n *Node) { objects.Insert(n.Objects...) })
+	f.reader().SiteNodes(func(n *Node) { objects.Insert(n.Objects...) })
 	for o := range objects {
 		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 			doubt := f.reader().DoubtOf(o.Service, e.NodeName)
@@ -94,5 +94,5 @@ func (f *Facts) holdPodAddresses(c *claims) {
 func stillHas(o *EndpointsObject, e wire.Endpoint) bool {
 	correction := o.Correction(e)
 	return correction == nil ||
-		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
+		!correction.Unusable && (correction.Address == "" || correction.Address == string(e.Address))
 }

@@ -115,8 +115,8 @@ func (in *Input) runStep(step func()) {
 	})
 }
 
-// same returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
-func (in *Input) same(o *wire.Object) *wire.Object {
+// intern returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
+func (in *Input) intern(o *wire.Object) *wire.Object {
 	if known := in.store.upstream(o.Key()); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
 	}

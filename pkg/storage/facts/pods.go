@@ -116,11 +116,11 @@ func (o *EndpointsObject) Correction(e wire.Endpoint) *wire.Correction {
 	current, err := netip.ParseAddr(string(e.Address))
 	current = current.Unmap()
 	if !runs {
-		return &wire.Correction{Gone: true, Taken: report.has(current)}
+		return &wire.Correction{Unusable: true, Taken: report.has(current)}
 	}
 	corrected := &wire.Correction{Serving: pod.Serving}
 	if s := o.Service; s != nil {
-		corrected.Kept = pod.Serving && slices.Contains(pod.Idle, s.Name.Name)
+		corrected.KeepConditions = pod.Serving && slices.Contains(pod.Idle, s.Name.Name)
 		corrected.Published = s.traits.PublishesNotReady
 	}
 	if err != nil || len(pod.Addresses) == 0 || slices.Contains(pod.Addresses, current) ||
@@ -129,7 +129,7 @@ func (o *EndpointsObject) Correction(e wire.Endpoint) *wire.Correction {
 	}
 	i := slices.IndexFunc(pod.Addresses, func(a netip.Addr) bool { return a.Is4() == current.Is4() })
 	if i < 0 {
-		return &wire.Correction{Gone: true, Taken: true}
+		return &wire.Correction{Unusable: true, Taken: true}
 	}
 	corrected.Address = pod.Addresses[i].String()
 	return corrected
@@ -222,7 +222,7 @@ func (c *endpointStore) correct(o *EndpointsObject) {
 		return correction
 	})
 	if err != nil {
-		o.Unreadable(err)
+		o.LogUnreadable(err)
 		body, lost = o.Upstream.Body, 0
 	}
 	if bytes.Equal(body, o.Body()) {
@@ -288,7 +288,7 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *EndpointsObject)
 		}
 		known.Governed = known.Governed || s != nil && s.Keys.Governed()
 		correction := o.Correction(e)
-		known.Disputed = known.Disputed || correction != nil && !e.Is(correction)
+		known.Disputed = known.Disputed || correction != nil && !e.Matches(correction)
 		of[key] = known
 	})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// panics calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.OnPanic
-// it does not recover.
-func (f *Facts) panics(run func()) (broken bool) {
+// runRecovered calls run, and reports whether it panicked, which means that an invariant is broken. Without
+// Options.OnPanic it does not recover.
+func (f *Facts) runRecovered(run func()) (broken bool) {
 	if f.options.OnPanic == nil {
 		run()
 		return false
@@ -41,10 +41,10 @@ func (f *Facts) rebuild() {
 	f.emptyIndexes()
 	for i, index := range indexes {
 		for _, o := range stored[i] {
-			_ = f.panics(func() { index.apply(o) })
+			_ = f.runRecovered(func() { index.apply(o) })
 		}
 	}
-	_ = f.panics(f.services.recount)
+	_ = f.runRecovered(f.services.recount)
 }
 
 func (f *Facts) emptyIndexes() {

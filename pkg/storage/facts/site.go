@@ -32,7 +32,7 @@ func (f *Facts) Site() []SiteNode {
 		return nil
 	}
 	site := []SiteNode{{Name: own.Name, InternalIPs: f.ownInternalIPs(), Shown: true}}
-	f.reader().InSite(func(n *Node) {
+	f.reader().SiteNodes(func(n *Node) {
 		if n != own {
 			governed := slices.ContainsFunc(n.Objects, func(o *EndpointsObject) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
@@ -51,8 +51,8 @@ func (f *Facts) siteKeys() []string {
 	return f.reader().Keys()
 }
 
-// InSite calls visit for every node of the site; for this node only if it has any of the labels.
-func (in Reader) InSite(visit func(*Node)) {
+// SiteNodes calls visit for every node of the site; for this node only if it has any of the labels.
+func (in Reader) SiteNodes(visit func(*Node)) {
 	own, keys := in.Node(in.f.options.NodeName), in.f.siteKeys()
 	if own == nil {
 		return

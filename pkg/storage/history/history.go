@@ -160,9 +160,9 @@ func (u *Update) Clear(r *served.Resource) {
 	t.err, t.dirty = served.ErrNotReady, true
 }
 
-// ServeAsOf notes that the tables have the state that an earlier process had at a revision. A client that presents a
+// SetRestored notes that the tables have the state that an earlier process had at a revision. A client that presents a
 // newer revision of that process gets ErrNotReady. 0 ends that.
-func (u *Update) ServeAsOf(revision uint64) {
+func (u *Update) SetRestored(revision uint64) {
 	if u.h.asOf == revision {
 		return
 	}

@@ -140,7 +140,7 @@ func (f *follower) apply(e Event) {
 	case matches:
 		f.held[name] = describe(e.Object)
 	case matched:
-		if gone := e.Gone(); gone.Revision != e.Object.Revision {
+		if gone := e.DeletedObject(); gone.Revision != e.Object.Revision {
 			f.t.Fatalf("DELETED %s with revision %d, not %d", name, gone.Revision, e.Object.Revision)
 		}
 		delete(f.held, name)
@@ -331,7 +331,7 @@ func TestAClientThatHasSeenMore(t *testing.T) {
 	h := New(Options{Revisions: NewRevisions(1000)})
 	h.Update(time.Time{}, func(u *Update) {
 		u.Put(served.Services, service("s", "u", "red", 1), 500)
-		u.ServeAsOf(600)
+		u.SetRestored(600)
 		u.SetReadable(served.Services, nil)
 	})
 	key := types.NamespacedName{Namespace: "ns", Name: "s"}
@@ -356,7 +356,7 @@ func TestAClientThatHasSeenMore(t *testing.T) {
 	if err != nil || o.Revision != 500 {
 		t.Errorf("got %+v, %v", o, err)
 	}
-	h.Update(time.Time{}, func(u *Update) { u.ServeAsOf(0) })
+	h.Update(time.Time{}, func(u *Update) { u.SetRestored(0) })
 	if _, _, err := h.List(served.Services, "", 800); err != nil {
 		t.Errorf("when the state is the newest: %v", err)
 	}

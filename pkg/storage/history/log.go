@@ -21,10 +21,10 @@ type Event struct {
 	Received time.Time
 }
 
-// Gone returns the object of the DELETED event for a watcher that no longer sees the object: the object was deleted, or
-// the watcher's selector does not match the new version. It is the version that the watcher knew last, with the
-// revision of the event.
-func (e Event) Gone() *Object {
+// DeletedObject returns the object of the DELETED event for a watcher that no longer sees the object: the object was
+// deleted, or the watcher's selector does not match the new version. It is the version that the watcher knew last, with
+// the revision of the event.
+func (e Event) DeletedObject() *Object {
 	if e.Type == watch.Deleted {
 		return e.Object
 	}

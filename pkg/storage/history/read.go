@@ -39,7 +39,7 @@ func (h *History) Readable(r *served.Resource) (changed <-chan struct{}, err err
 	return t.changed, t.err
 }
 
-// Restored reports whether the tables have the state of an earlier process, as ServeAsOf notes it.
+// Restored reports whether the tables have the state of an earlier process, as SetRestored notes it.
 func (h *History) Restored() bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -40,7 +40,7 @@ func TestHiddenEndpointsAreCounted(t *testing.T) {
 		for r, want := range map[*served.Resource]count{
 			served.EndpointSlices: step.slices, served.Endpoints: step.legacy, served.Services: {}, served.Nodes: {},
 		} {
-			if got := s.View.Endpoints(r); got != want {
+			if got := s.View.CountEndpoints(r); got != want {
 				t.Errorf("step %d, %v dead: %s are counted as %+v, want %+v", i, step.dead, r.Resource, got, want)
 			}
 		}

@@ -86,14 +86,14 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (e
 		Endpoints: []ExplainedEndpoint{},
 	}
 	v.source.Read(func(in facts.Reader) {
-		err = (&question{reading: reading{v, in}, e: e, own: nodeName}).answer(service)
+		err = (&question{lockedView: lockedView{v, in}, e: e, own: nodeName}).answer(service)
 	})
 	return e, err
 }
 
 // question is what an Explanation is made from.
 type question struct {
-	reading
+	lockedView
 
 	e *Explanation
 	// own is the name of the node of the View.
@@ -256,11 +256,11 @@ func (q *question) add(m member, e wire.Endpoint, shown correctedEndpoint) {
 	report, pod, _ := m.Report(e)
 	why := pod.Why
 	switch c := m.Correction(e); {
-	case c != nil && c.Gone:
+	case c != nil && c.Unusable:
 		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s, %s says so)", x.Node,
 			timeOf(report.AsOf), who)
 		why = ""
-	case c != nil && !e.Is(c):
+	case c != nil && !e.Matches(c):
 		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of "+
 			"%s, %s says so)", x.Node, timeOf(report.AsOf), who)
 	}

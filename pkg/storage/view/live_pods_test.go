@@ -101,7 +101,7 @@ func TestLivePods(t *testing.T) {
 					keys, i, slice, legacy, step.slice, step.legacy)
 			}
 			for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
-				if got := s.View.Endpoints(r); got.Hidden != step.lost || got.Kept != 3-step.lost {
+				if got := s.View.CountEndpoints(r); got.Hidden != step.lost || got.Kept != 3-step.lost {
 					t.Errorf("keys %q, step %d: %s are counted as %+v", keys, i, r.Resource, got)
 				}
 			}
@@ -114,7 +114,7 @@ func TestLivePods(t *testing.T) {
 			t.Errorf("keys %q: nothing has changed, and the revision went from %d to %d", keys, revision, now)
 		}
 		s.EndpointSlices().Remove("ns", "svc-1")
-		if got := s.View.Endpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
+		if got := s.View.CountEndpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
 			t.Errorf("keys %q: of a slice that was removed, %+v are counted", keys, got)
 		}
 	}

@@ -43,7 +43,7 @@ func ParseLocalEndpoint(ip, port string) (*LocalEndpoint, error) {
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
 // the same Service. An address of another family than the object's is not used: data planes would have no endpoint for
 // the Service's cluster IP.
-func (v reading) localEndpointFor(o *facts.EndpointsObject) (*LocalEndpoint, error) {
+func (v lockedView) localEndpointFor(o *facts.EndpointsObject) (*LocalEndpoint, error) {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil, nil //nolint:nilnil // no endpoint is not an error
 	}
@@ -104,7 +104,7 @@ func (v *View) LocalEndpointProblem() (problem error) {
 			return
 		}
 		for _, o := range s.Objects(served.EndpointSlices) {
-			local, err := reading{v, in}.localEndpointFor(o)
+			local, err := lockedView{v, in}.localEndpointFor(o)
 			if local != nil {
 				problem = nil
 				return

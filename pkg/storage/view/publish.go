@@ -64,7 +64,7 @@ type versionChange struct {
 }
 
 // publish updates the History in one step. It prunes everything before it locks the History.
-func (v reading) publish(received time.Time, p *publication) {
+func (v lockedView) publish(received time.Time, p *publication) {
 	var all []versionChange
 	for _, key := range p.keys() {
 		if !v.filled[key.Resource] {
@@ -91,7 +91,7 @@ func (v reading) publish(received time.Time, p *publication) {
 	v.history.Update(received, func(u *history.Update) {
 		for _, s := range all {
 			if s.version != nil {
-				u.Put(s.Resource, *s.version, v.revisionOf(s))
+				u.Put(s.Resource, *s.version, v.formerRevision(s))
 			} else {
 				u.Remove(s.Resource, s.Name)
 			}
@@ -105,7 +105,7 @@ func (v reading) publish(received time.Time, p *publication) {
 	v.advanceSnapshotVersion(all)
 }
 
-func (v reading) setReadability(u *history.Update, restored *facts.Snapshot) {
+func (v lockedView) setReadability(u *history.Update, restored *facts.Snapshot) {
 	if restored != nil && !v.serveRestored.Load() {
 		return
 	}
@@ -113,13 +113,13 @@ func (v reading) setReadability(u *history.Update, restored *facts.Snapshot) {
 	if restored != nil {
 		asOf = restored.Revision
 	}
-	u.ServeAsOf(asOf)
+	u.SetRestored(asOf)
 	for _, r := range served.All() {
 		u.SetReadable(r, v.facts.Readable(r))
 	}
 }
 
-func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
+func (v lockedView) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
 	version, err := history.NewVersion(r, o, body)
 	if err != nil {
 		v.options.Logger.Error(err, "Cannot read an object, serving it without its fields",
@@ -129,7 +129,7 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 }
 
 // prune returns the version of an object that lists endpoints, and updates the counts.
-func (v reading) prune(o *facts.EndpointsObject) versionChange {
+func (v lockedView) prune(o *facts.EndpointsObject) versionChange {
 	key := facts.Key{Resource: o.Resource(), Name: o.Name()}
 	if o.Gone {
 		delete(v.counts, o)
@@ -144,7 +144,7 @@ func (v reading) prune(o *facts.EndpointsObject) versionChange {
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
 // it is the upstream's body with corrected endpoints, and without hidden ones. No endpoint is shown of an object that
 // cannot be read.
-func (v reading) prunedBody(o *facts.EndpointsObject) (body []byte, count EndpointCount) {
+func (v lockedView) prunedBody(o *facts.EndpointsObject) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
 		body, err = local.body(o.Resource())
@@ -168,7 +168,7 @@ func (v reading) prunedBody(o *facts.EndpointsObject) (body []byte, count Endpoi
 			return leftOut
 		case suspicions && choice.Hides(o.Tier(e)):
 			count.Hidden++
-			return &wire.Correction{Gone: true, WithoutHints: governed}
+			return &wire.Correction{Unusable: true, WithoutHints: governed}
 		}
 		count.Kept++
 		if governed {
@@ -177,7 +177,7 @@ func (v reading) prunedBody(o *facts.EndpointsObject) (body []byte, count Endpoi
 		return nil
 	})
 	if err != nil {
-		o.Unreadable(err)
+		o.LogUnreadable(err)
 		return nil, EndpointCount{}
 	}
 	return v.withoutPorts(o, slices.Clip(body), choice.Without), count
@@ -187,11 +187,11 @@ func (v reading) prunedBody(o *facts.EndpointsObject) (body []byte, count Endpoi
 // that does.
 var (
 	leftOut      = &wire.Correction{LeftOut: true}
-	withoutHints = &wire.Correction{WithoutHints: true, Kept: true}
+	withoutHints = &wire.Correction{WithoutHints: true, KeepConditions: true}
 )
 
 // withoutPorts removes ports from the body of a slice.
-func (v reading) withoutPorts(o *facts.EndpointsObject, body []byte, without []topology.Port) []byte {
+func (v lockedView) withoutPorts(o *facts.EndpointsObject, body []byte, without []topology.Port) []byte {
 	if without == nil || o.Resource() != served.EndpointSlices {
 		return body
 	}
@@ -203,8 +203,8 @@ func (v reading) withoutPorts(o *facts.EndpointsObject, body []byte, without []t
 	return slices.Clip(body)
 }
 
-// revisionOf returns the revision at which an earlier process showed the same version; 0 if it did not.
-func (v reading) revisionOf(s versionChange) uint64 {
+// formerRevision returns the revision at which an earlier process showed the same version; 0 if it did not.
+func (v lockedView) formerRevision(s versionChange) uint64 {
 	if before, found := v.former[s.Key]; found && before.Digest == s.version.Digest() {
 		return before.Revision
 	}
@@ -213,7 +213,7 @@ func (v reading) revisionOf(s versionChange) uint64 {
 
 // advanceSnapshotVersion notes that a change is worth writing to the disk. An update of the own Node's status, which
 // arrives every few minutes, is not.
-func (v reading) advanceSnapshotVersion(all []versionChange) {
+func (v lockedView) advanceSnapshotVersion(all []versionChange) {
 	for _, s := range all {
 		if s.Resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {

@@ -26,7 +26,7 @@ func (v *View) Snapshot(nodeName string, asOf time.Time) (*facts.Snapshot, error
 		NodeName: nodeName, AsOf: asOf, Notes: v.source.Notes(),
 	}, named: map[string]struct{}{nodeName: {}}}
 	v.source.Read(func(in facts.Reader) {
-		b.v = reading{v, in}
+		b.v = lockedView{v, in}
 		b.build()
 	})
 	return b.state, b.err
@@ -34,7 +34,7 @@ func (v *View) Snapshot(nodeName string, asOf time.Time) (*facts.Snapshot, error
 
 // stateBuilder builds a Snapshot of one moment.
 type stateBuilder struct {
-	v     reading
+	v     lockedView
 	state *facts.Snapshot
 	// named has the names of the nodes on which endpoints of the Snapshot are.
 	named map[string]struct{}
@@ -56,7 +56,7 @@ func (b *stateBuilder) build() {
 		}})
 	}
 	if len(b.state.InternalIPs) > 0 {
-		v.facts.InSite(func(n *facts.Node) { b.named[n.Name] = struct{}{} })
+		v.facts.SiteNodes(func(n *facts.Node) { b.named[n.Name] = struct{}{} })
 	}
 	var nodes []metav1.ObjectMeta
 	for _, name := range slices.Sorted(maps.Keys(b.named)) {
@@ -112,7 +112,7 @@ func (b *stateBuilder) addMetadata(input string, metas []metav1.ObjectMeta) {
 
 // bodyInShare returns the body of an object with only those endpoints that any of the Service's keys matches for this
 // viewer. The others are never shown to it, whichever key decides.
-func (v reading) bodyInShare(o *facts.EndpointsObject) []byte {
+func (v lockedView) bodyInShare(o *facts.EndpointsObject) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

@@ -51,8 +51,8 @@ type View struct {
 	nodeMeta        []byte
 }
 
-// reading is a View with a Reader, while the facts do not change.
-type reading struct {
+// lockedView is a View with a Reader, while the facts do not change.
+type lockedView struct {
 	*View
 	facts facts.Reader
 }
@@ -104,8 +104,8 @@ func (v *View) ServedSnapshot() *facts.Snapshot {
 	return v.source.Restored()
 }
 
-// Endpoints counts the endpoints of the shown objects of a resource.
-func (v *View) Endpoints(r *served.Resource) (count EndpointCount) {
+// CountEndpoints counts the endpoints of the shown objects of a resource.
+func (v *View) CountEndpoints(r *served.Resource) (count EndpointCount) {
 	v.source.Read(func(facts.Reader) {
 		for o, of := range v.counts {
 			if o.Resource() == r {
@@ -131,28 +131,28 @@ func (v *View) Divided() (names []string) {
 
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
-	now := reading{v, in}
+	now := lockedView{v, in}
 	if v.stale = v.stale || c.Rebuilt; v.stale {
 		now.rebuild(c)
 		v.stale = false
 		return
 	}
 	p := newPublication(c)
-	now.viewerChanged(p)
-	now.nodesChanged(c, p)
+	now.updateViewer(p)
+	now.addNodeChanges(c, p)
 	for s := range c.Rejudged {
 		if now.recomputeChoices(s) {
 			p.addService(s)
 		}
 	}
 	for _, r := range served.All() {
-		now.readabilityChanged(r, p)
+		now.updateReadability(r, p)
 	}
 	now.publish(c.Received, p)
 }
 
-// readabilityChanged fills a resource that can be shown now, and clears one that no longer can.
-func (v reading) readabilityChanged(r *served.Resource, p *publication) {
+// updateReadability fills a resource that can be shown now, and clears one that no longer can.
+func (v lockedView) updateReadability(r *served.Resource, p *publication) {
 	switch err := v.facts.Readable(r); {
 	case err == nil && !v.filled[r]:
 		v.fill(r, p)
@@ -162,7 +162,7 @@ func (v reading) readabilityChanged(r *served.Resource, p *publication) {
 }
 
 // rebuild publishes all objects, and removes shown ones that no longer exist.
-func (v reading) rebuild(c *facts.Change) {
+func (v lockedView) rebuild(c *facts.Change) {
 	clear(v.choices)
 	clear(v.counts)
 	v.here, v.present = v.options.Viewer(v.facts)
@@ -171,7 +171,7 @@ func (v reading) rebuild(c *facts.Change) {
 		if v.facts.Readable(r) == nil {
 			delete(v.filled, r)
 		}
-		v.readabilityChanged(r, p)
+		v.updateReadability(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
 				p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
@@ -181,8 +181,8 @@ func (v reading) rebuild(c *facts.Change) {
 	v.publish(c.Received, p)
 }
 
-// viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.
-func (v reading) viewerChanged(p *publication) {
+// updateViewer adds the objects that must be shown differently because the viewer's own labels changed.
+func (v lockedView) updateViewer(p *publication) {
 	here, present := v.options.Viewer(v.facts)
 	changed := changedKeys(v.here, here)
 	if present != v.present {
@@ -197,9 +197,9 @@ func (v reading) viewerChanged(p *publication) {
 	}
 }
 
-// nodesChanged adds the objects that list endpoints on nodes whose labels changed for this viewer, or that died or came
-// back to life.
-func (v reading) nodesChanged(c *facts.Change, p *publication) {
+// addNodeChanges adds the objects that list endpoints on nodes whose labels changed for this viewer, or that died or
+// came back to life.
+func (v lockedView) addNodeChanges(c *facts.Change, p *publication) {
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
 			if one := (topology.Keys{key}); one.Rank(v.here, before) == one.Rank(v.here, n.Labels) {
@@ -237,7 +237,7 @@ func changedKeys(before, after topology.Labels) []string {
 
 // recomputeChoices updates the choices for a Service, and reports whether all its objects may have to be shown
 // differently.
-func (v reading) recomputeChoices(s *facts.Service) bool {
+func (v lockedView) recomputeChoices(s *facts.Service) bool {
 	now := serviceChoices{
 		keys:   s.Keys,
 		slices: s.Choices(served.EndpointSlices, v.here),
@@ -257,7 +257,7 @@ func (v reading) recomputeChoices(s *facts.Service) bool {
 
 // choiceFor returns how an object of a Service is shown. For a Service without choices it is the zero value: the
 // Service's key decides alone.
-func (v reading) choiceFor(o *facts.EndpointsObject) topology.Choice {
+func (v lockedView) choiceFor(o *facts.EndpointsObject) topology.Choice {
 	d := v.choices[o.Service]
 	choices := d.slices
 	if o.Resource() == served.Endpoints {
@@ -271,7 +271,7 @@ func (v reading) choiceFor(o *facts.EndpointsObject) topology.Choice {
 	return topology.Choice{}
 }
 
-func (v reading) fill(r *served.Resource, p *publication) {
+func (v lockedView) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	if listsEndpoints(r) {
 		v.facts.Objects(r, p.addObject)

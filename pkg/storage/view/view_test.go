@@ -196,14 +196,14 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 				"node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
 		}
 	}
-	if c := s.View.Endpoints(served.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
+	if c := s.View.CountEndpoints(served.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
 		t.Errorf("counted: %+v", c)
 	}
 	s.SetDoubted(facts.Dead, nodeSet("node-b1", "stray-3"))
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)
-	if c := s.View.Endpoints(served.EndpointSlices); c != (view.EndpointCount{}) {
+	if c := s.View.CountEndpoints(served.EndpointSlices); c != (view.EndpointCount{}) {
 		t.Errorf("counted: %+v", c)
 	}
 	for _, stats := range s.History.Stats() {

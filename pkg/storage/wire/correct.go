@@ -60,9 +60,9 @@ type Correction struct {
 	LeftOut bool
 	// WithoutHints removes the endpoint's topology hints.
 	WithoutHints bool
-	// Gone is set for an endpoint that no data plane must use. It is left out; one with a host name stays, neither
+	// Unusable is set for an endpoint that no data plane must use. It is left out; one with a host name stays, neither
 	// ready nor serving, because the name means this pod and no other.
-	Gone bool
+	Unusable bool
 	// Taken is set besides if the address is known not to be the pod's any more. An endpoint with a host name is
 	// terminating then, so that its name goes too.
 	Taken bool
@@ -71,19 +71,19 @@ type Correction struct {
 	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
 	// Published is set: its Service has publishNotReadyAddresses.
 	Serving, Published bool
-	// Kept keeps the conditions unchanged, whatever Serving and Published are.
-	Kept bool
+	// KeepConditions keeps the conditions unchanged, whatever Serving and Published are.
+	KeepConditions bool
 }
 
-// Is reports whether an endpoint already has the state of a correction.
-func (e Endpoint) Is(c *Correction) bool {
-	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) &&
-		(c.Kept || c.Serving == e.Serving())
+// Matches reports whether an endpoint already has the state of a correction.
+func (e Endpoint) Matches(c *Correction) bool {
+	return !c.Unusable && (c.Address == "" || c.Address == string(e.Address)) &&
+		(c.KeepConditions || c.Serving == e.Serving())
 }
 
 // LeavesOut reports whether an object lacks the endpoint with this correction, which may be nil.
 func (c *Correction) LeavesOut(e Endpoint) bool {
-	return c != nil && (c.LeftOut || c.Gone && !e.Named)
+	return c != nil && (c.LeftOut || c.Unusable && !e.Named)
 }
 
 // conditions are those of an endpoint.
@@ -114,10 +114,10 @@ func (e Endpoint) parseConditions(serving bool) conditions {
 
 func (c conditions) corrected(to *Correction) conditions {
 	switch {
-	case to.Gone:
+	case to.Unusable:
 		c.ready, c.serving, c.terminating = false, false, c.terminating || to.Taken
 		return c
-	case to.Kept || c.serving == to.Serving:
+	case to.KeepConditions || c.serving == to.Serving:
 		return c // it is serving and not ready because of its Service, not its pod
 	}
 	c.serving, c.ready = to.Serving, to.Published || to.Serving && !c.terminating
@@ -152,7 +152,7 @@ func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, erro
 		if c.WithoutHints && endpoint.hints {
 			message = withoutField(message, endpointHints)
 		}
-		if !endpoint.Is(c) {
+		if !endpoint.Matches(c) {
 			message = correctedEndpoint(message, endpoint, c)
 		}
 		return message, true, nil
@@ -214,7 +214,7 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 		case c.LeavesOut(endpoint):
 			differs = true
 			continue
-		case c != nil && !endpoint.Is(c):
+		case c != nil && !endpoint.Matches(c):
 			differs = true
 			value = movedAddress(value, c.Address)
 			serving = endpoint.parseConditions(endpoint.Ready).corrected(c).ready

@@ -52,7 +52,7 @@ func TestCorrectSlice(t *testing.T) {
 		after *discoveryv1.Endpoint
 	}{
 		"none":     {at("10.0.0.1"), nil, at("10.0.0.1")},
-		"gone":     {at("10.0.0.1"), &Correction{Gone: true}, nil},
+		"gone":     {at("10.0.0.1"), &Correction{Unusable: true}, nil},
 		"as it is": {at("10.0.0.1"), &Correction{Address: "10.0.0.1", Serving: true}, at("10.0.0.1")},
 		"moved": {
 			&discoveryv1.Endpoint{
@@ -74,15 +74,15 @@ func TestCorrectSlice(t *testing.T) {
 		"serving again": {at("10.0.0.1", conditionsOf(false, false, false)), &Correction{Serving: true},
 			at("10.0.0.1", conditionsOf(true, true, false))},
 		"moved, and otherwise as it is": {at("10.0.0.1", conditionsOf(false, true, false)),
-			&Correction{Address: "10.0.0.2", Kept: true}, at("10.0.0.2", conditionsOf(false, true, false))},
+			&Correction{Address: "10.0.0.2", KeepConditions: true}, at("10.0.0.2", conditionsOf(false, true, false))},
 		"terminating": {at("10.0.0.1", conditionsOf(false, false, true)),
 			&Correction{Address: "10.0.0.2", Serving: true}, at("10.0.0.2", conditionsOf(false, true, true))},
 		"of a Service that publishes what is not ready": {at("10.0.0.1", conditionsOf(true, false, true)),
 			&Correction{Address: "10.0.0.2", Published: true}, at("10.0.0.2", conditionsOf(true, false, true))},
-		"gone, with a name": {named(true, false, false), &Correction{Gone: true}, named(false, false, false)},
-		"gone, with a name, and ending": {named(true, false, true), &Correction{Gone: true, Serving: true},
+		"gone, with a name": {named(true, false, false), &Correction{Unusable: true}, named(false, false, false)},
+		"gone, with a name, and ending": {named(true, false, true), &Correction{Unusable: true, Serving: true},
 			named(false, false, true)},
-		"gone, with a name that leads to another": {named(true, true, false), &Correction{Gone: true, Taken: true},
+		"gone, with a name that leads to another": {named(true, true, false), &Correction{Unusable: true, Taken: true},
 			named(false, false, true)},
 		"no other field": {at("10.0.0.1"), &Correction{Address: "10.0.0.2"},
 			at("10.0.0.2", conditionsOf(false, false, false))},
@@ -137,8 +137,8 @@ func TestCorrectEndpoints(t *testing.T) {
 		"10.0.0.2": {},
 		"10.0.0.4": {Serving: true},
 		"10.0.0.5": {Address: "10.0.0.5"},
-		"10.0.0.6": {Gone: true},
-		"10.0.0.7": {Gone: true},
+		"10.0.0.6": {Unusable: true},
+		"10.0.0.7": {Unusable: true},
 	}
 	after := corev1.Endpoints{Subsets: []corev1.EndpointSubset{{
 		Addresses:         []corev1.EndpointAddress{address("10.0.1.1"), address("10.0.0.3"), address("10.0.0.4")},
@@ -209,7 +209,7 @@ func FuzzCorrect(f *testing.F) {
 		f.Add(message, false, false, true)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, moved, serving, gone bool) {
-		c := &Correction{Gone: gone, Serving: serving}
+		c := &Correction{Unusable: gone, Serving: serving}
 		if moved {
 			c.Address = "10.0.0.9"
 		}

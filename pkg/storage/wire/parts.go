@@ -56,9 +56,9 @@ func (p *Parts) Body(places []int) []byte {
 // SameOthers reports whether two slices differ only in endpoints.
 func (p *Parts) SameOthers(q *Parts) bool { return bytes.Equal(p.others, q.others) }
 
-// Differing returns how many endpoints two slices have in common at their beginning and at their end, apart from hints.
-// The endpoints between these differ.
-func (p *Parts) Differing(q *Parts) (beginning, end int) {
+// CommonEnds returns how many endpoints two slices have in common at their beginning and at their end, apart from
+// hints. The endpoints between these differ.
+func (p *Parts) CommonEnds(q *Parts) (beginning, end int) {
 	most := min(len(p.encoded), len(q.encoded))
 	for beginning < most && bytes.Equal(p.encoded[beginning], q.encoded[beginning]) {
 		beginning++

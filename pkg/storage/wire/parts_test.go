@@ -95,7 +95,7 @@ func TestPartsDiffer(t *testing.T) {
 		if !before.SameOthers(after) {
 			t.Errorf("%s: another endpoint is another of the other fields", what)
 		}
-		if b, e := before.Differing(after); b != beginning || e != end {
+		if b, e := before.CommonEnds(after); b != beginning || e != end {
 			t.Errorf("%s: %d are the same at the beginning, and %d at the end", what, b, e)
 		}
 	}

@@ -84,7 +84,7 @@ func prune(codec Codec, body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	})
 }
 
-var leftOut, unhinted = &Correction{LeftOut: true}, &Correction{WithoutHints: true, Kept: true}
+var leftOut, unhinted = &Correction{LeftOut: true}, &Correction{WithoutHints: true, KeepConditions: true}
 
 func TestObjectIsSplitAndPutTogetherAgain(t *testing.T) {
 	s := exampleSlice(rand.New(rand.NewPCG(1, 1)), 3)

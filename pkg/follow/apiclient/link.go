@@ -125,12 +125,11 @@ func sendProbe(ctx context.Context, through http.RoundTripper, method, address s
 	return nil
 }
 
-// isAPIAnswer reports whether an API server that works sent an answer: an object in JSON, or one of the texts of its
-// limits and of its mux, which says that it has no reviews.
+// isAPIAnswer reports whether an API server that works sent an answer to a probe: an object in JSON, or the text of its
+// limits. It says so in JSON too that it has no reviews, before 1.28.
 func isAPIAnswer(code int, answer []byte) bool {
-	return code < http.StatusInternalServerError && (code == http.StatusTooManyRequests ||
-		bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")) ||
-		code == http.StatusNotFound && string(answer) == "404 page not found\n")
+	return code < http.StatusInternalServerError &&
+		(code == http.StatusTooManyRequests || bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")))
 }
 
 // AwayUntil returns a channel that is closed when the API server is back; nil while it answers.

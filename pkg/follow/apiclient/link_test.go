@@ -204,10 +204,10 @@ func TestLinkAsksTheServer(t *testing.T) {
 		{http.StatusCreated, object, false, false}, {http.StatusServiceUnavailable, object, true, false},
 		{http.StatusBadGateway, page, true, false}, {http.StatusTooManyRequests, "Too many requests", false, true},
 		{http.StatusInternalServerError, object, true, false}, {http.StatusUnauthorized, object, false, true},
-		{http.StatusNotFound, object, false, false}, {http.StatusOK, page, true, false},
-		{http.StatusNotFound, "404 page not found\n", false, true}, // it has no reviews, before 1.28
+		{http.StatusOK, page, true, false}, {http.StatusNotFound, object, false, true}, // it has no reviews
 		{http.StatusNotFound, "default backend - 404", true, false}, {http.StatusForbidden, object, false, true},
-		{http.StatusFound, "", true, false},
+		{http.StatusNotFound, "404 page not found\n", true, false}, // a gateway that is written in Go
+		{http.StatusOK, object, false, true}, {http.StatusFound, "", true, false},
 	} {
 		body.Store(test.body)
 		code.Store(int64(test.code))

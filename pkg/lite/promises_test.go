@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -182,13 +183,14 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 	}
 }
 
-// TestGatewayWithoutAServer: something in kube-apiserver's place answers everything with 404, or with a page of its
-// own. The kubelet gets what is kept.
+// TestGatewayWithoutAServer: a gateway before kube-apiserver loses it, and answers everything with 404, or with a page of
+// its own. The kubelet soon gets what is kept, and after a reboot at once.
 func TestGatewayWithoutAServer(t *testing.T) {
 	for name, page := range map[string]http.HandlerFunc{
 		"404": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "default backend - 404", http.StatusNotFound)
 		},
+		"404 in Go": http.NotFound,
 		"a page": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = fmt.Fprint(w, "<html><body>We are down for maintenance.</body></html>")
 		},
@@ -197,34 +199,111 @@ func TestGatewayWithoutAServer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
-			var mu sync.Mutex
-			gateway := false
+			lost, lose := context.WithCancel(t.Context())
 			inner := f.cloud.Config.Handler
 			f.cloud.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				mu.Lock()
-				down := gateway
-				mu.Unlock()
-				if down {
+				if lost.Err() != nil {
 					page(w, r)
 					return
 				}
-				inner.ServeHTTP(w, r)
+				ctx, cancel := context.WithCancel(r.Context())
+				defer cancel()
+				defer context.AfterFunc(lost, cancel)() // watches end, and the connection of the gateway stays
+				inner.ServeHTTP(w, r.WithContext(ctx))
 			})
 			f.start()
 			f.followed()
-			mu.Lock()
-			gateway = true
-			mu.Unlock()
-			f.cloud.CloseClientConnections()
+			lose()
+			client := f.clientFor(f.kubelet())
+			patience.Until(t, "the kubelet gets what is kept", func() error {
+				pods, err := f.podsOfNode0(client)
+				if err == nil && len(pods) != 1 {
+					t.Fatalf("the kubelet gets %d pods", len(pods))
+				}
+				return err
+			})
 			f.stop()
 			f.start()
-			time.Sleep(3 * time.Second)
-			pods, err := f.podsOfNode0(f.clientFor(f.kubelet()))
-			if err != nil || len(pods) != 1 {
-				t.Errorf("the kubelet gets %d pods, %v", len(pods), err)
+			if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 1 {
+				t.Errorf("after a reboot the kubelet gets %d pods, %v", len(pods), err)
 			}
 		})
+	}
+}
+
+// TestAnswersOfAnAPIServer: what kube-apiserver 1.37 answers reaches the kubelet as it is, and does not make it away, be
+// it no object in JSON.
+func TestAnswersOfAnAPIServer(t *testing.T) {
+	t.Parallel()
+	const text = "text/plain; charset=utf-8"
+	f := newFixture(t)
+	inner := f.cloud.Config.Handler
+	type answer struct {
+		code       int
+		media      string
+		body, path string
+	}
+	answers := map[string]answer{}
+	for _, a := range []answer{
+		{200, text, "ok", "/healthz"},
+		{200, "text/plain; version=0.0.4; charset=utf-8", "# HELP a_total [ALPHA] A.", "/metrics"},
+		{200, text, `{"paths":{}}`, "/openapi/v3"},
+		{200, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "\n\x032.0", "/openapi/v2"},
+		{304, "", "", "/openapi/v3/api/v1"},
+		{404, text, "404 page not found\n", "/apis/x.example/v1/y"},
+		{200, "application/vnd.kubernetes.protobuf", "k8s\x00\n\r\n\x02v1\x12\aPodList", "/api/v1/pods"},
+		{200, "application/vnd.kubernetes.protobuf;stream=watch", "", "/api/v1/secrets"},
+		{200, "application/cbor", "\xd9\xd9\xf7\xa0", "/api/v1/configmaps"},
+		{200, text, "a line of a log\n", "/api/v1/namespaces/a/pods/b/log"},
+		{200, "text/html; charset=utf-8", "<html>", "/debug/pprof/"},
+		{200, "text/html; charset=utf-8", "<html>", "/api/v1/namespaces/a/services/b/proxy/"},
+		{302, "text/html; charset=utf-8", "<a>", "/api/v1/namespaces/a/pods/b/proxy/"},
+		{401, "application/json", `{"kind":"Status"}`, "/api/v1/nodes"},
+		{403, "application/json", `{"kind":"Status"}`, "/api/v1/namespaces"},
+		{429, text, "Too many requests, please try again later.", "/api/v1/events"},
+		{503, text, "error trying to reach service", "/api/v1/namespaces/a/services/c/proxy/"},
+	} {
+		answers[a.path] = a
+	}
+	const upgrade = "/api/v1/namespaces/a/pods/b/portforward"
+	f.cloud.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, ok := answers[r.URL.Path]
+		switch {
+		case r.URL.Path == upgrade:
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			_, _ = io.WriteString(connection, "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+			_ = connection.Close()
+		case ok && r.Header.Get("User-Agent") == t.Name():
+			w.Header().Set("Content-Type", a.media)
+			w.WriteHeader(a.code)
+			_, _ = io.WriteString(w, a.body)
+		default:
+			inner.ServeHTTP(w, r)
+		}
+	})
+	f.start()
+	f.followed()
+	for path, want := range answers {
+		code, body, err := f.get(f.kubelet(), path, "User-Agent", t.Name())
+		if err != nil || code != want.code || body != want.body {
+			t.Errorf("%s: %d %q, %v", path, code, body, err)
+		}
+		before := f.server.link.AwayUntil()
+		f.server.link.ProbeOnce(t.Context())
+		if before != nil || f.server.link.AwayUntil() != nil {
+			t.Errorf("%s: it is away", path)
+		}
+	}
+	config := f.kubelet()
+	config.NextProtos = []string{"http/1.1"}
+	code, _, err := f.get(config, upgrade, "Connection", "Upgrade", "Upgrade", "SPDY/3.1")
+	if err != nil || code != http.StatusSwitchingProtocols || f.server.link.AwayUntil() != nil {
+		t.Errorf("an upgrade: %d, %v", code, err)
 	}
 }
 

@@ -46,8 +46,9 @@ const (
 
 // Link knows whether the API server of a Connection is away: from the first dial or probe that fails until a probe is
 // answered. It is asked for every request, so that only one request waits for a server that is away. Other errors of
-// requests may be their senders' fault, and an answer of 500, 502, 503 or 504 may have another cause than the API
-// server, so these only cause a probe. The requests are those of all the Connection's transports.
+// requests may be their senders' fault, and an answer of 500, 502, 503 or 504, or one that a gateway may have sent, may
+// have another cause than the API server, so these only cause a probe. The requests are those of all the Connection's
+// transports.
 //
 // A probe fails if it takes twice as long as the last one that was answered. It still goes on, and its answer counts
 // when it comes: on a slow link the API server is there for whoever waits as long.
@@ -262,9 +263,7 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 	var failed *net.OpError
 	switch {
 	case err == nil:
-		switch response.StatusCode {
-		case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,
-			http.StatusGatewayTimeout:
+		if mayBeGateways(response) {
 			l.Suspect()
 		}
 	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):
@@ -272,5 +271,22 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 		l.NoteAway()
 	default:
 		l.Suspect()
+	}
+}
+
+// mayBeGateways reports whether an answer may be that of a gateway which has no API server: a failure, a redirect, a
+// refusal that is no object, or a page. An API server, or what it passes on to, sends each of these as well.
+func mayBeGateways(response *http.Response) bool {
+	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	switch code := response.StatusCode; {
+	case code == http.StatusInternalServerError, code == http.StatusBadGateway, code == http.StatusServiceUnavailable,
+		code == http.StatusGatewayTimeout:
+		return true
+	case code == http.StatusNotModified, code == http.StatusTooManyRequests, code > http.StatusInternalServerError:
+		return false
+	case code >= http.StatusBadRequest:
+		return !strings.HasPrefix(media, "application/")
+	default:
+		return code >= http.StatusMultipleChoices || media == "text/html"
 	}
 }

@@ -183,8 +183,8 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 	}
 }
 
-// TestGatewayWithoutAServer: a gateway before kube-apiserver loses it, and answers everything with 404, or with a page of
-// its own. The kubelet soon gets what is kept, and after a reboot at once.
+// TestGatewayWithoutAServer: a gateway before kube-apiserver loses it, and answers everything with 404, or with a page
+// of its own. The kubelet soon gets what is kept, and after a reboot at once.
 func TestGatewayWithoutAServer(t *testing.T) {
 	for name, page := range map[string]http.HandlerFunc{
 		"404": func(w http.ResponseWriter, _ *http.Request) {
@@ -233,8 +233,8 @@ func TestGatewayWithoutAServer(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAnAPIServer: what kube-apiserver 1.37 answers reaches the kubelet as it is, and does not make it away, be
-// it no object in JSON.
+// TestAnswersOfAnAPIServer: what kube-apiserver 1.37 answers reaches the kubelet as it is, and does not make it away,
+// be it no object in JSON.
 func TestAnswersOfAnAPIServer(t *testing.T) {
 	t.Parallel()
 	const text = "text/plain; charset=utf-8"

@@ -129,15 +129,15 @@ func (s *Store) mustListAgain(r *http.Request) bool {
 	}
 	info, query := serve.ParseRequest(r), r.URL.Query()
 	in := podScope(s.node)
-	if info.Group != "" || info.Resource != "pods" || query.Get("fieldSelector") != in.fields || !isWatch(r) ||
-		serve.IsTrue(query, "sendInitialEvents") || strings.Trim(query.Get("resourceVersion"), "0") == "" ||
-		!s.podsAnswered.Swap(false) {
+	if info.Group != "" || info.Resource != "pods" || info.Namespace != in.namespace ||
+		query.Get("fieldSelector") != in.fields || !isWatch(r) || serve.IsTrue(query, "sendInitialEvents") ||
+		strings.Trim(query.Get("resourceVersion"), "0") == "" || !s.podsAnswered.Swap(false) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.getOrAddSet(in).objects {
-		if s.removals[types.UID(o.UID)].outcome == intended {
+		if s.isGone(in.kind, o) { // perhaps a gateway has confirmed it
 			return true
 		}
 	}

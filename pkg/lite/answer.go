@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -66,7 +67,7 @@ func (s *Server) answerKept(w http.ResponseWriter, r *http.Request, account stri
 		}
 		return unknownAnswer(r)
 	}
-	release, err := s.admit(account, object)
+	release, err := s.admit(w, account, object)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	if in == podScope(s.store.node) {
 		s.store.podsAnswered.Store(true)
 	}
-	release, err := s.admit(in.kind.account, objects...)
+	release, err := s.admit(w, in.kind.account, objects...)
 	if err != nil {
 		return err
 	}
@@ -126,8 +127,11 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 	return nil
 }
 
-// admit takes what an answer to an account takes in memory, until it is written: who reads nothing of it holds it up.
-func (s *Server) admit(account string, objects ...*wire.Object) (release func(), err error) {
+// admit takes what an answer to an account takes in memory, until it is written: who reads nothing of it holds it up,
+// until the write times out. It may be all that there is.
+func (s *Server) admit(
+	w http.ResponseWriter, account string, objects ...*wire.Object,
+) (release func(), err error) {
 	if account == "" { // the kubelet always gets an answer
 		return func() {}, nil
 	}
@@ -135,11 +139,16 @@ func (s *Server) admit(account string, objects ...*wire.Object) (release func(),
 	for _, o := range objects {
 		bytes += sizeOf(o)
 	}
-	release, ok := s.answerBytes.AcquireN(account, bytes)
+	giveBack, ok := s.answerBytes.AcquireN(account, bytes)
 	if !ok {
-		return nil, apierrors.NewTooManyRequests("other answers to this account are not read yet", 1)
+		return nil, apierrors.NewTooManyRequests("other answers to this account, or to others, are not read yet", 1)
 	}
-	return release, nil
+	response := http.NewResponseController(w)
+	_ = response.SetWriteDeadline(time.Now().Add(s.writeTimeout)) // a ResponseWriter of a test may have none
+	return sync.OnceFunc(func() {
+		_ = response.SetWriteDeadline(time.Time{})
+		giveBack()
+	}), nil
 }
 
 func isWatch(r *http.Request) bool {

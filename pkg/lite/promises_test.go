@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
@@ -180,6 +181,43 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 	t.Logf("%d requests for a list of 1 MiB take %d MiB", requests, peak>>20)
 	if peak > most {
 		t.Errorf("%d requests of one account take %d MiB", requests, peak>>20)
+	}
+}
+
+// TestSlowReaderIsCutOff: an account whose answer takes all that there is for answers, and who reads nothing of it, does
+// not keep other accounts from theirs.
+func TestSlowReaderIsCutOff(t *testing.T) {
+	t.Parallel()
+	f := newAccountsFixture(t)
+	f.prepare = func(s *Server) { s.writeTimeout = time.Second }
+	f.cloud.lists["/api/v1/namespaces"] = list("NamespaceList", "v1", corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "shop", ResourceVersion: "1", Annotations: map[string]string{"a": strings.Repeat("x", answersBytes)}}})
+	f.start()
+	f.readAll()
+	f.away()
+	config := f.withToken(f.tokenOf(dnsName))
+	transport, err := rest.TransportFor(config)
+	f.must(err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+"/api/v1/namespaces", nil)
+	f.must(err)
+	slow, err := transport.RoundTrip(r)
+	f.must(err)
+	defer slow.Body.Close()
+	const node = "/api/v1/nodes/node0"
+	if code, body := f.ask(f.tokenOf("shop/till"), node); code != http.StatusTooManyRequests {
+		t.Errorf("at first it is answered %d %s", code, body)
+	}
+	patience.Until(t, "another account is answered", func() error {
+		if code, body := f.ask(f.tokenOf("shop/till"), node); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	// A watch may be silent for longer.
+	began := time.Now()
+	code, body, err := f.get(config, "/api/v1/services?watch=true&timeoutSeconds=3")
+	if took := time.Since(began); err != nil || code != http.StatusOK || took < 3*time.Second {
+		t.Errorf("after %s a watch ends: %d %s, %v", took, code, body, err)
 	}
 }
 

@@ -83,6 +83,8 @@ type Server struct {
 	callers, tokens *quota.Quota
 	// answerBytes limits the bytes of the answers to accounts that are not written yet.
 	answerBytes *quota.Quota
+	// writeTimeout is how long an account may take to read such an answer.
+	writeTimeout time.Duration
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	// stop ends the context stopping when the process is about to end.
@@ -119,7 +121,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	}
 	s := &Server{config: config, connection: connection, link: connection.Link(),
 		callers: quota.New(maxRequests), tokens: quota.New(maxRequests), answerBytes: quota.New(answersBytes),
-		store: newStore(nodeOf(certificate.Subject))}
+		writeTimeout: serve.DefaultWriteTimeout, store: newStore(nodeOf(certificate.Subject))}
 	s.link.Require("/api/v1/nodes/" + s.store.node)
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {

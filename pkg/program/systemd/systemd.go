@@ -105,7 +105,12 @@ func before[T, L any](limit <-chan L, get func() T, late T) T {
 func (p Program) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return before(ctx.Done(), func() error { return p.Alive(ctx) }, fmt.Errorf("no answer within %s", limit))
+	late := fmt.Errorf("no answer within %s", limit)
+	err := before(ctx.Done(), func() error { return p.Alive(ctx) }, late)
+	if err != nil && ctx.Err() != nil { // both may be there at the same time
+		return late
+	}
+	return err
 }
 
 // status calls Status, and makes one short line of it. It waits for one second at most.

@@ -26,7 +26,7 @@ type linkStub struct {
 	away chan struct{}
 }
 
-// Away implements Link.
+// AwayUntil implements Link.
 func (l *linkStub) AwayUntil() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,9 +23,9 @@ import (
 //
 // The upstream does not know the wrapper's resourceVersions. It answers a write that names one 409, as one of an older
 // version.
-func WithoutAlteredWrites(viewing Views) Filter {
+func WithoutAlteredWrites(views Views) Filter {
 	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if err := checkWrite(viewing, r); err != nil {
+		if err := checkWrite(views, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
 		}
@@ -34,7 +34,7 @@ func WithoutAlteredWrites(viewing Views) Filter {
 }
 
 // checkWrite returns why a request is refused; nil if it is passed on.
-func checkWrite(viewing Views, r *http.Request) error {
+func checkWrite(views Views, r *http.Request) error {
 	info := serve.ParseRequest(r)
 	resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 	if !info.IsResource || resource != served.EndpointSlices && resource != served.Endpoints {
@@ -48,7 +48,7 @@ func checkWrite(viewing Views, r *http.Request) error {
 	default:
 		return nil
 	}
-	shown, release, err := viewing.View(r)
+	shown, release, err := views.View(r)
 	if err != nil {
 		return err
 	}

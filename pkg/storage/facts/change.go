@@ -50,7 +50,7 @@ type Change struct {
 	// DoubtChanged has the nodes that died or fell silent, or that came back.
 	DoubtChanged map[string]struct{}
 	// Rebuilt is set if the facts were rebuilt after a step that panicked. Then everything may have changed, and all
-	// Services, Nodes and Objects have been replaced. It is never set without Options.OnPanic.
+	// Services, Nodes and EndpointsObjects have been replaced. It is never set without Options.OnPanic.
 	Rebuilt bool
 }
 

@@ -655,7 +655,7 @@ func TestStateIsTheShare(t *testing.T) {
 	expect("with addresses of the site", "node-a1", "node-a2", "node-a3", "node-b1")
 }
 
-// TestContent: only what is shown otherwise is worth a new State; a report of the own node's kubelet is not.
+// TestContent: only what is shown otherwise is worth a new Snapshot; a report of the own node's kubelet is not.
 func TestContent(t *testing.T) {
 	s := newStore()
 	smallCloud().fill(s, inputsOf)
@@ -665,7 +665,7 @@ func TestContent(t *testing.T) {
 		before := s.View.SnapshotVersion()
 		change()
 		if now := s.View.SnapshotVersion(); now < before || now > before != want {
-			t.Errorf("%s: the content went from %d to %d; a new State is due: %t", what, before, now, want)
+			t.Errorf("%s: the content went from %d to %d; a new Snapshot is due: %t", what, before, now, want)
 		}
 	}
 	report := func(version string) {

@@ -46,7 +46,7 @@ type View struct {
 	counts  map[*facts.EndpointsObject]EndpointCount
 	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	former map[facts.Key]facts.Shown
-	// snapshotVersion is the revision of the newest event that is worth a new State on disk.
+	// snapshotVersion is the revision of the newest event that is worth a new snapshot on disk.
 	snapshotVersion uint64
 	nodeMeta        []byte
 }

@@ -1,6 +1,7 @@
 package upstreamtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -240,8 +241,8 @@ type server struct {
 	lags bool // its watch cache lags as Lag says
 }
 
-// begin notes a request, and answers it if requests fail.
-func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour, failing bool) {
+// begin notes a request, and answers it if it is a probe, or if requests fail.
+func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour, answered bool) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -253,20 +254,19 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour
 		})
 	}
 	switch {
-	case a.behaviour.Failing == 0:
 	case probes: // it is answered as an API server does, and not by something in its place
 		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(a.behaviour.Failing)
+		w.WriteHeader(cmp.Or(a.behaviour.Failing, http.StatusCreated))
 		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status"}`))
-	default:
+	case a.behaviour.Failing != 0:
 		http.Error(w, "the upstream fails", a.behaviour.Failing)
 	}
-	return a.behaviour, a.behaviour.Failing != 0
+	return a.behaviour, probes || a.behaviour.Failing != 0
 }
 
 func (a server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	behaviour, failing := a.begin(w, r)
-	if failing {
+	behaviour, answered := a.begin(w, r)
+	if answered {
 		return
 	}
 	namespace, resource := collectionOf(r.URL.Path)

@@ -127,10 +127,10 @@ func sendProbe(ctx context.Context, through http.RoundTripper, method, address s
 }
 
 // isAPIAnswer reports whether an API server that works sent an answer to a probe: an object in JSON, or the text of its
-// limits. It says so in JSON too that it has no reviews, before 1.28.
+// limits. It says so in an object too that it has no reviews, before 1.28.
 func isAPIAnswer(code int, answer []byte) bool {
-	return code < http.StatusInternalServerError &&
-		(code == http.StatusTooManyRequests || bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")))
+	return code < http.StatusInternalServerError && (code == http.StatusTooManyRequests ||
+		bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")) && bytes.Contains(answer, []byte(`"apiVersion"`)))
 }
 
 // AwayUntil returns a channel that is closed when the API server is back; nil while it answers.

@@ -195,7 +195,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 	link := connection.Link()
 	back := make(chan struct{}, 1)
 	link.OnBack(0, func() { back <- struct{}{} })
-	const object, page = `{"kind":"Status"}`, "<html>down</html>"
+	const object, page = `{"kind":"Status","apiVersion":"v1"}`, "<html>down</html>"
 	for _, test := range []struct {
 		code       int
 		body       string
@@ -208,6 +208,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		{http.StatusNotFound, "default backend - 404", true, false}, {http.StatusForbidden, object, false, true},
 		{http.StatusNotFound, "404 page not found\n", true, false}, // a gateway that is written in Go
 		{http.StatusOK, object, false, true}, {http.StatusFound, "", true, false},
+		{http.StatusNotFound, `{"message":"no Route matched with those values"}`, true, false},
 	} {
 		body.Store(test.body)
 		code.Store(int64(test.code))
@@ -230,20 +231,20 @@ func TestLinkAsksTheServer(t *testing.T) {
 
 // TestLinkRequiresTheStore: an API server that answers reviews, and has lost its etcd, is away.
 func TestLinkRequiresTheStore(t *testing.T) {
-	const node = "/api/v1/nodes/n"
+	const node, object = "/api/v1/nodes/n", `{"kind":"Node","apiVersion":"v1"}`
 	var code atomic.Int32
 	var hangs atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != node {
 			w.WriteHeader(http.StatusCreated)
-			_, _ = fmt.Fprint(w, "{}")
+			_, _ = fmt.Fprint(w, object)
 			return
 		}
 		if hangs.Load() {
 			<-r.Context().Done()
 		}
 		w.WriteHeader(int(code.Load()))
-		_, _ = fmt.Fprint(w, "{}")
+		_, _ = fmt.Fprint(w, object)
 	}))
 	defer server.Close()
 	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()

@@ -202,8 +202,8 @@ func TestSlowReadersOfAnAccount(t *testing.T) {
 	}
 }
 
-// TestSlowReaderIsCutOff: an account whose answer takes all that there is for answers, and who reads nothing of it, does
-// not keep other accounts from theirs.
+// TestSlowReaderIsCutOff: an account whose answer takes all that there is for answers, and who reads nothing of it,
+// does not keep other accounts from theirs.
 func TestSlowReaderIsCutOff(t *testing.T) {
 	t.Parallel()
 	f := newAccountsFixture(t)
@@ -371,12 +371,14 @@ func TestDirectoryGoesInAnOutage(t *testing.T) {
 	f.away()
 	dir := filepath.Join(f.config.Dir, storeDir)
 	f.must(os.RemoveAll(dir))
-	time.Sleep(5 * time.Second)
-	f.server.updateExplanation()
-	if state, _ := store.Read(dir, nil); len(state) == 0 {
-		t.Errorf("nothing is on the disk, and it says %q, %v", f.server.explained.Load().Summary(),
-			f.report().Details)
-	}
+	patience.Until(t, "the whole state is on the disk", func() error {
+		f.server.updateExplanation()
+		if state, _ := store.Read(dir, nil); len(state) == 0 {
+			return fmt.Errorf("nothing is on the disk, and it says %q, %v", f.server.explained.Load().Summary(),
+				f.report().Details)
+		}
+		return nil
+	})
 }
 
 // TestUnit: callers on this machine are told apart by their users, which the kernel says over netlink.

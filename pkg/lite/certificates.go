@@ -87,8 +87,7 @@ func CheckCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool
 	return nil
 }
 
-// useCA makes the CA of the kubeconfig, which may have changed, verify clients. The kubelet's certificate may be new as
-// well: the time is not before it.
+// useCA makes the CA of the kubeconfig, which may have changed, verify clients.
 func (s *Server) useCA() error {
 	clusterCA, err := s.connection.CA()
 	if err != nil {
@@ -99,11 +98,6 @@ func (s *Server) useCA() error {
 		return fmt.Errorf("the kubeconfig names no CA of the cluster: %w", err)
 	}
 	s.clientCAs.Store(pool)
-	if certificate, err := kubeletCertificate(s.config.Kubeconfig); err == nil {
-		s.store.mu.Lock()
-		s.store.certified = certificate.NotBefore
-		s.store.mu.Unlock()
-	}
 	return nil
 }
 

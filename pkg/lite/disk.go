@@ -51,8 +51,14 @@ func (s *Server) openDisk(logger klog.Logger) error {
 	return nil
 }
 
-// writeFiles writes the files that the kubelet needs to find the server. It may fail on a full disk.
+// writeFiles writes the files that the kubelet needs to find the server. It may fail on a full disk. The kubelet's
+// certificate may be new: the time is not before it.
 func (s *Server) writeFiles(logger klog.Logger) {
+	if certificate, err := kubeletCertificate(s.config.Kubeconfig); err == nil {
+		s.store.mu.Lock()
+		s.store.certified = certificate.NotBefore
+		s.store.mu.Unlock()
+	}
 	pair, err := servingPair(s.config.Dir, s.pair.Load())
 	if pair.Leaf != nil {
 		s.pair.Store(&pair)

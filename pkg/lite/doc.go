@@ -9,8 +9,9 @@
 // kube-apiserver's own resourceVersions; of Services, what a kubelet reads. Who watches from an older version has to
 // list again. Everything else is answered with 503: never with an empty list, and with 404 only if kube-apiserver has
 // said that an object which a pod names does not exist. Allowed ServiceAccounts are answered in the same way, but for
-// the 404. Each gets only objects that kube-apiserver has let this account read, and that are then followed with a
-// token of the account. A pod that the kubelet has confirmed to be gone is never in an answer again.
+// the 404, and with 429 while too many answers are not read. Each gets only objects that kube-apiserver has let this
+// account read, and that are then followed with a token of the account. A pod that the kubelet has confirmed to be gone
+// is never in an answer again.
 //
 // # Parts
 //

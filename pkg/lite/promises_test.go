@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/internal/testkit/liveheap"
@@ -124,6 +125,21 @@ func TestCertificateOfTheLastMinutes(t *testing.T) {
 	begins := truth.Add(-5 * time.Minute) // kube-controller-manager dates them back
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, begins.Add(2*time.Hour)))
 	f.start()
+	if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 1 {
+		t.Errorf("got %v, %v", pods, err)
+	}
+}
+
+// TestCertificateThatIsReplaced in its file, while the clock is behind: the kubelet is answered with it.
+func TestCertificateThatIsReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	file := f.issue(f.authority, node0.CommonName, nodesGroup)
+	f.writeKubeconfig(file)
+	f.start()
+	begins := time.Now().Add(time.Hour)
+	f.must(os.WriteFile(file, f.authority.IssueClient(t, node0, begins.Add(2*time.Hour)), 0o600))
+	f.server.writeFiles(klog.Background()) // as it does from time to time
 	if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 1 {
 		t.Errorf("got %v, %v", pods, err)
 	}

@@ -30,13 +30,16 @@ func TestUnansweredDeleteIsRepeated(t *testing.T) {
 	m.recorded(1, string(pod.UID), string(stays.UID))
 	m.Must(shared.Client().CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](30)}))
-	time.Sleep(3 * time.Second) // it is recorded that it is being deleted
+	deleting, err := shared.Client().CoreV1().Pods(namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+	m.Must(err)
+	const field6 = "\x32" // the resourceVersion in metadata, as protobuf has it
+	m.recorded(1, field6+string(rune(len(deleting.ResourceVersion)))+deleting.ResourceVersion)
 
 	kubelet := m.kubelet()
 	m.cut.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err := kubelet.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	err = kubelet.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}})
 	if err == nil {
 		t.Fatal("the DELETE was answered")

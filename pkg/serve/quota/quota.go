@@ -3,13 +3,13 @@ package quota
 import "sync"
 
 // Quota is a number of places. A caller gets more places as long as it holds no more than are left free afterwards. So
-// one caller alone can take half of the places, two can take a third each, and a caller that holds none gets one
-// however many the others hold. (Network switches share their buffers by this rule, which is called "dynamic
+// one caller alone can take half of the places, two can take a third each, and a caller that holds none gets one as
+// long as any is free. (Network switches share their buffers by this rule, which is called "dynamic
 // thresholds".) Nothing needs to be reserved, and no caller needs to be known beforehand.
 //
-// A place may be a connection, or a byte. A caller that holds none gets any number of places, even more than are free,
-// or more than the Quota has: a list that is larger than the Quota must be possible, and other callers must not prevent
-// it. So the places taken may exceed the Quota by one request.
+// A place may be a connection, or a byte. As long as any is free, a caller that holds none gets any number of places,
+// even more than are free, or more than the Quota has: a list that is larger than the Quota must be possible. So the
+// places taken may exceed the Quota by one request.
 type Quota struct {
 	limit int
 

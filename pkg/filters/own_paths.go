@@ -35,7 +35,7 @@ func WithOwnPaths(own OwnPaths) Filter {
 			handler = health[path]
 		case path == "/metrics":
 			handler = own.Metrics
-		case isExplain(r, path):
+		case matchExplain(r, path):
 			handler = own.Explain
 		case own.Profiles != nil && path == "/debug/pprof":
 			handler = http.RedirectHandler("/debug/pprof/", http.StatusFound)
@@ -44,8 +44,8 @@ func WithOwnPaths(own OwnPaths) Filter {
 	})
 }
 
-// isExplain reports whether a path is /debug/explain/{namespace}/{service}, and sets the path values.
-func isExplain(r *http.Request, path string) bool {
+// matchExplain reports whether a path is /debug/explain/{namespace}/{service}, and sets the path values.
+func matchExplain(r *http.Request, path string) bool {
 	names, found := strings.CutPrefix(path, "/debug/explain/")
 	namespace, service, both := strings.Cut(names, "/")
 	if !found || !both || namespace == "" || service == "" || strings.Contains(service, "/") {

@@ -28,7 +28,7 @@ func (p *pass) ensureRevision(ctx context.Context) (string, error) {
 	if m.revisions != nil {
 		return update.Name, nil
 	}
-	objects, err := p.readRevisions(ctx)
+	objects, err := p.claimRevisions(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -90,9 +90,9 @@ func (p *assigned) markCompleted(ctx context.Context) {
 	}
 }
 
-// readRevisions reads the grid's ControllerRevisions from the API server. It adopts orphans of a deleted grid of the
+// claimRevisions reads the grid's ControllerRevisions from the API server. It adopts orphans of a deleted grid of the
 // same name. Grids of other kinds may have the same name, but their revisions have other names.
-func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
+func (p *pass) claimRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
 	err := p.apiReader.List(ctx, list, client.InNamespace(p.grid.GetNamespace()),
 		client.MatchingLabels{v1.LabelGridSelector: p.grid.GetName()})

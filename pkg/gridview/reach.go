@@ -149,7 +149,7 @@ func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
 	}
 	ways := append([]topology.Port{{AddressType: family}}, list.Ports...)
 	list.name = fmt.Sprint(ways)
-	if topology.DecidesAsOne(isHeadless(t.service), isLocal(t.service) && spec.ExternalTrafficPolicy == "") {
+	if topology.IgnoresPorts(isHeadless(t.service), isLocal(t.service) && spec.ExternalTrafficPolicy == "") {
 		list.Ports = nil
 	}
 	for _, way := range ways {

@@ -220,7 +220,7 @@ func addMarks(t *testing.T, digests *hubv1alpha1.Digests, frames string) {
 		if err := object.Unmarshal(envelope.Raw); err != nil {
 			t.Fatal(err)
 		}
-		mark, err := hubv1alpha1.ParseMark(object.ResourceVersion, object.Annotations)
+		mark, err := hubv1alpha1.ParseBookmark(object.ResourceVersion, object.Annotations)
 		if err != nil {
 			t.Fatal(err)
 		}

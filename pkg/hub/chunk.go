@@ -28,8 +28,8 @@ func appendRemoval(dst []byte, name objectName) []byte {
 		metav1.ObjectMeta{Namespace: name.name.Namespace, Name: name.name.Name})
 }
 
-// appendMark appends the mark about the digests of a part of a step, or its end.
-func appendMark(dst []byte, mark *hubv1alpha1.Mark) []byte {
+// appendBookmark appends the bookmark about the digests of a part of a step, or its end.
+func appendBookmark(dst []byte, mark *hubv1alpha1.Bookmark) []byte {
 	return appendMeta(dst, watch.Bookmark, typeShare, mark.ObjectMeta())
 }
 
@@ -56,7 +56,7 @@ func newChunk(frames []byte) *chunk {
 }
 
 // encode encodes objects: those that are not encoded already as one chunk, together with mark, which may be nil.
-func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (chunks []*chunk) {
+func encode(mark *hubv1alpha1.Bookmark, objects iter.Seq[*object]) (chunks []*chunk) {
 	var frames []byte
 	for o := range objects {
 		if o.encoded != nil {
@@ -66,7 +66,7 @@ func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (chunks []*chunk)
 		}
 	}
 	if mark != nil {
-		frames = appendMark(frames, mark)
+		frames = appendBookmark(frames, mark)
 	}
 	if frames != nil {
 		chunks = append(chunks, newChunk(frames))

@@ -129,7 +129,7 @@ func (j *judge) FactsChanged(in facts.Reader, _ *facts.Change) {
 	nodes, services, all := make(nodeStates), make(serviceStates), make(sliceStates)
 	in.Nodes(func(n *facts.Node) { nodes[n.Name] = n.Labels })
 	in.Services(func(s *facts.Service) { services[s.Name.Name] = s.Upstream.Annotations()["topologyKeys"] })
-	in.Objects(served.EndpointSlices, func(o *facts.EndpointsObject) {
+	in.Objects(served.EndpointSlices, func(o *facts.EndpointSet) {
 		state := sliceState{service: o.Upstream.Labels[discoveryv1.LabelServiceName]}
 		_ = o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			state.endpoints = append(state.endpoints, endpointState{string(e.Address), string(e.NodeName)})

@@ -45,7 +45,7 @@ type shares struct {
 	// sets are by name. own is the one in which every node has a class with its own object.
 	sets   map[string]*keySet
 	own    *keySet
-	slices map[*facts.EndpointsObject]placement
+	slices map[*facts.EndpointSet]placement
 	nodes  map[string]node
 	// behind counts the streams that were ended because they were behind.
 	behind int
@@ -114,7 +114,7 @@ type node struct{ labels, own *object }
 func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
 		source: f, maxQueued: int64(maxQueued), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
-		slices: make(map[*facts.EndpointsObject]placement), nodes: make(map[string]node),
+		slices: make(map[*facts.EndpointSet]placement), nodes: make(map[string]node),
 	}
 	s.own = lockedShares{shares: s}.getOrAddSet(topology.Keys{ownKey})
 	for i := range s.buckets {
@@ -289,8 +289,8 @@ func (s lockedShares) visitObjects(c *class, visit func(*object)) {
 }
 
 // slicesOf returns the slices with parts in a class of a set.
-func (s lockedShares) slicesOf(c *class) map[*facts.EndpointsObject]struct{} {
-	found := make(map[*facts.EndpointsObject]struct{})
+func (s lockedShares) slicesOf(c *class) map[*facts.EndpointSet]struct{} {
+	found := make(map[*facts.EndpointSet]struct{})
 	if c.set.slices == 0 {
 		return found
 	}

@@ -46,7 +46,7 @@ func (s lockedShares) publish(c *facts.Change) {
 	}
 	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
 	// of the labels of the nodes that it names.
-	changed := sets.KeySet(c.EndpointsObjects)
+	changed := sets.KeySet(c.EndpointSets)
 	for key := range c.Plain {
 		if key.Resource == served.Services {
 			changed.Insert(t.publishService(key.Name)...)
@@ -86,7 +86,7 @@ func (t *step) publishNode(name string, o *wire.Object) {
 }
 
 // publishService publishes a Service, or its removal, and returns its slices.
-func (t *step) publishService(name types.NamespacedName) (slices []*facts.EndpointsObject) {
+func (t *step) publishService(name types.NamespacedName) (slices []*facts.EndpointSet) {
 	var after *object
 	if s := t.facts.Service(name); s != nil {
 		slices = s.Objects(served.EndpointSlices)
@@ -101,7 +101,7 @@ func (t *step) publishService(name types.NamespacedName) (slices []*facts.Endpoi
 
 // placementOf returns the present placement of a slice. It is in every share, whole, if no key governs it, if the key
 // "*" matches every endpoint, or if it belongs to default/kubernetes, whose endpoint nodes replace by their own.
-func (t *step) placementOf(o *facts.EndpointsObject) placement {
+func (t *step) placementOf(o *facts.EndpointSet) placement {
 	if o.Gone {
 		return placement{}
 	}
@@ -120,7 +120,7 @@ func (t *step) placementOf(o *facts.EndpointsObject) placement {
 }
 
 // publishSlice publishes the change of a slice to the classes whose parts of it differ.
-func (t *step) publishSlice(o *facts.EndpointsObject) {
+func (t *step) publishSlice(o *facts.EndpointSet) {
 	after := t.placementOf(o)
 	was, is := t.slices[o].splitFor(&wire.Parts{}, t.labelsBefore), after.splitFor(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after
@@ -228,7 +228,7 @@ func (t *step) putObject(c *class, name objectName, before, after *object) {
 
 // queueToStreams queues the changes of the classes at their streams.
 func (t *step) queueToStreams() {
-	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
+	end := newChunk(appendBookmark(nil, &hubv1alpha1.Bookmark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
 	queue := func(c *class, chunks ...*chunk) {
 		for st := range c.streams {
@@ -259,7 +259,7 @@ func (t *step) queueToStreams() {
 	for c, changed := range t.classes {
 		events := len(changed.objects)
 		maps.DeleteFunc(changed.objects, func(_ objectName, o *object) bool { return o == nil })
-		chunks := encode(&hubv1alpha1.Mark{Added: changed.added}, maps.Values(changed.objects))
+		chunks := encode(&hubv1alpha1.Bookmark{Added: changed.added}, maps.Values(changed.objects))
 		news := chunks[len(chunks)-1]
 		news.events, news.received = events, t.change.Received
 		queue(c, chunks...)
@@ -281,7 +281,7 @@ func (t *step) queueToStreams() {
 func (t *step) moveStream(st *stream) []*chunk {
 	were, before := st.classes, st.digests()
 	t.joinClasses(st)
-	mark := &hubv1alpha1.Mark{Added: make(map[uint8]uint64)}
+	mark := &hubv1alpha1.Bookmark{Added: make(map[uint8]uint64)}
 	for bucket, digest := range st.digests() {
 		if digest != before[bucket] {
 			mark.Added[uint8(bucket)] = digest - before[bucket]
@@ -312,7 +312,7 @@ func (t *step) moveStream(st *stream) []*chunk {
 			frames = appendRemoval(frames, name)
 		}
 	}
-	return append([]*chunk{newChunk(appendMark(frames, mark))}, chunks...)
+	return append([]*chunk{newChunk(appendBookmark(frames, mark))}, chunks...)
 }
 
 // lacking returns those of some classes that others lack.

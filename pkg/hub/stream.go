@@ -131,8 +131,8 @@ func (st *stream) Next() (data [][]byte, release func(observe func(time.Time)), 
 func (st *stream) Beat() {
 	st.shares.mu.Lock()
 	defer st.shares.mu.Unlock()
-	mark := &hubv1alpha1.Mark{Ends: true, Version: st.shares.version}
-	st.queueStep([]*chunk{newChunk(appendMark(nil, mark))})
+	mark := &hubv1alpha1.Bookmark{Ends: true, Version: st.shares.version}
+	st.queueStep([]*chunk{newChunk(appendBookmark(nil, mark))})
 }
 
 // queueStep queues a step. While the queued bytes exceed maxQueued, streams with more than their part of it are ended.
@@ -181,7 +181,7 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 // resync queues a step with all objects of the buckets whose digests differ from the client's; of all buckets if known
 // is nil.
 func (s lockedShares) resync(st *stream, known *hubv1alpha1.Digests) {
-	mark := hubv1alpha1.Mark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}
+	mark := hubv1alpha1.Bookmark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}
 	for bucket, digest := range st.digests() {
 		if known == nil || known[bucket] != digest {
 			mark.Whole[bucket], mark.Added[uint8(bucket)] = true, digest
@@ -193,7 +193,7 @@ func (s lockedShares) resync(st *stream, known *hubv1alpha1.Digests) {
 			chunks = append(chunks, s.chunks(c, mark.Whole[:])...)
 		}
 	}
-	st.queueStep(append(chunks, newChunk(appendMark(nil, &mark))))
+	st.queueStep(append(chunks, newChunk(appendBookmark(nil, &mark))))
 }
 
 // chunks returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is

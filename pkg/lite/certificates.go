@@ -150,10 +150,10 @@ func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return config
 }
 
-// servingPair returns the serving certificate, and makes sure that it is in the directory. It is the known one, which
-// the kubelet trusts, else that of the directory, else a new one. If it cannot be written, it returns both the
+// ensureServingPair returns the serving certificate, and makes sure that it is in the directory. It is the known one,
+// which the kubelet trusts, else that of the directory, else a new one. If it cannot be written, it returns both the
 // certificate and the error.
-func servingPair(dir string, known *tls.Certificate) (tls.Certificate, error) {
+func ensureServingPair(dir string, known *tls.Certificate) (tls.Certificate, error) {
 	path := filepath.Join(dir, servingFile)
 	pair, err := ptr.Deref(known, tls.Certificate{}), error(nil)
 	if !lasts(pair) {

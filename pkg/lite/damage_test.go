@@ -416,7 +416,7 @@ func TestDamagedCertificate(t *testing.T) {
 		for _, name := range []string{servingFile, trustFile} {
 			f.must(damage(filepath.Join(f.config.Dir, name)))
 		}
-		f.server.writeFiles(klog.Background()) // as it does from time to time
+		f.server.writeKubeletFiles(klog.Background()) // as it does from time to time
 		for name, kubelet := range map[string]*rest.Config{"running": running, "new": asking()} {
 			if pods, err := f.podsOfNode0(f.clientFor(kubelet)); err != nil || len(pods) != 1 {
 				t.Errorf("a %s kubelet gets %d pods, %v", name, len(pods), err)

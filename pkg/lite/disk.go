@@ -46,20 +46,20 @@ func (s *Server) openDisk(logger klog.Logger) error {
 	if s.diskErr = opened.Commit(nil); errors.Is(s.diskErr, store.ErrInUse) {
 		return fmt.Errorf("--file-cache-path %s: %w", s.config.Dir, s.diskErr)
 	}
-	s.writeFiles(logger)
+	s.writeKubeletFiles(logger)
 	s.updateExplanation()
 	return nil
 }
 
-// writeFiles writes the files that the kubelet needs to find the server. It may fail on a full disk. The kubelet's
-// certificate may be new: the time is not before it.
-func (s *Server) writeFiles(logger klog.Logger) {
+// writeKubeletFiles writes the files that the kubelet needs to find the server. It may fail on a full disk. The
+// kubelet's certificate may be new: the time is not before it.
+func (s *Server) writeKubeletFiles(logger klog.Logger) {
 	if certificate, err := kubeletCertificate(s.config.Kubeconfig); err == nil {
 		s.store.mu.Lock()
 		s.store.certified = certificate.NotBefore
 		s.store.mu.Unlock()
 	}
-	pair, err := servingPair(s.config.Dir, s.pair.Load())
+	pair, err := ensureServingPair(s.config.Dir, s.pair.Load())
 	if pair.Leaf != nil {
 		s.pair.Store(&pair)
 	}
@@ -116,7 +116,7 @@ func (s *Server) commitChanges(ctx context.Context) {
 		s.commit(logger, s.budgetLeft())
 		again := tick%int(lookInterval/commitInterval) == 0
 		if again {
-			s.writeFiles(logger) // the disk may have been full
+			s.writeKubeletFiles(logger) // the disk may have been full
 		}
 		if count != explained || again {
 			s.updateExplanation()

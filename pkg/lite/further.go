@@ -39,9 +39,9 @@ func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	}
 }
 
-// serveOthers serves the further address and that of /readyz until ctx is done, once the node has them. The kubelet
-// does not wait for them.
-func (s *Server) serveOthers(ctx context.Context) {
+// serveOtherAddresses serves the further address and that of /readyz until ctx is done, once the node has them. The
+// kubelet does not wait for them.
+func (s *Server) serveOtherAddresses(ctx context.Context) {
 	further := s.httpServer(ctx, s.config.Further.Address, s.config.Further.certificate())
 	state := &http.Server{Addr: s.config.HealthAddress, Handler: s.healthHandler(), IdleTimeout: time.Minute,
 		ReadHeaderTimeout: 10 * time.Second}

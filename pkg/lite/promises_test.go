@@ -139,7 +139,7 @@ func TestCertificateThatIsReplaced(t *testing.T) {
 	f.start()
 	begins := time.Now().Add(time.Hour)
 	f.must(os.WriteFile(file, f.authority.IssueClient(t, node0, begins.Add(2*time.Hour)), 0o600))
-	f.server.writeFiles(klog.Background()) // as it does from time to time
+	f.server.writeKubeletFiles(klog.Background()) // as it does from time to time
 	if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 1 {
 		t.Errorf("got %v, %v", pods, err)
 	}

@@ -135,7 +135,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		if err := s.useCA(); err != nil {
 			logger.Error(err, "Cannot use the new CA of the kubeconfig, continuing with the last one")
 		}
-		s.writeFiles(logger) // a certificate in the kubeconfig may be new
+		s.writeKubeletFiles(logger) // a certificate in the kubeconfig may be new
 	})
 	if s.listener, err = listen.TCP(context.Background(), "--port", config.Address); err != nil {
 		return nil, err
@@ -260,7 +260,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	s.link.ProbeOnce(ctx) // before the kubelet asks
 	for _, run := range []func(context.Context){
-		s.serveOthers, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.notify, s.updateCondition,
+		s.serveOtherAddresses, s.link.Run, s.connection.Run, s.follower.Run, s.commitChanges, s.notify,
+		s.updateCondition,
 	} {
 		wg.Go(func() { run(background) })
 	}

@@ -155,7 +155,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	for _, step := range []func(klog.Logger) error{
-		p.checkAddresses, p.makeTLS, p.makeCache, p.makeTargets, p.makeLimits, p.makeAutonomy,
+		p.configureAccess, p.makeTLS, p.makeCache, p.makeTargets, p.makeLimits, p.makeAutonomy,
 	} {
 		if err := step(logger); err != nil {
 			return nil, err
@@ -164,8 +164,8 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// checkAddresses decides who can reach the wrapper, and to whom it delegates its identity.
-func (p *Proxy) checkAddresses(logger klog.Logger) error {
+// configureAccess decides who can reach the wrapper, and to whom it delegates its identity.
+func (p *Proxy) configureAccess(logger klog.Logger) error {
 	host, _, err := net.SplitHostPort(p.config.BindAddress)
 	if err != nil {
 		return fmt.Errorf("--bind-address %q is not host:port: %w", p.config.BindAddress, err)

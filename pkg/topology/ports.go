@@ -95,15 +95,15 @@ func (c Choice) Hides(t Tier) bool { return t > c.Tier && (t == Suspected || t =
 
 // List has the endpoints of all slices of a Service with the same list of ports, or those of one slice.
 type List struct {
-	// Ports are those with a number; nil if the Service decides as one (DecidesAsOne).
+	// Ports are those with a number; nil if the Service decides as one (IgnoresPorts).
 	Ports []Port
 	*Counts
 }
 
-// DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
+// IgnoresPorts reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
 // is resolved by name, without a port. A Service whose traffic all stays on its node (all its traffic policies are
 // Local) uses endpoints there even if better ones exist elsewhere.
-func DecidesAsOne(headless, local bool) bool { return headless || local }
+func IgnoresPorts(headless, local bool) bool { return headless || local }
 
 // Choices returns how the slices of each of the lists of a Service are shown to a node with the labels here. Unless
 // endpoints are suspected, a Service without keys shows all endpoints, and one with a single key those that it matches,

@@ -28,7 +28,7 @@ func (a *API) ServeShare(w http.ResponseWriter, r *http.Request) {
 	for {
 		a.mu.Lock()
 		changed := a.changed
-		mark := hubv1alpha1.Mark{Ends: true, Version: hubv1alpha1.Version{a.revision, a.revision, a.revision}}
+		mark := hubv1alpha1.Bookmark{Ends: true, Version: hubv1alpha1.Version{a.revision, a.revision, a.revision}}
 		var frames []byte
 		for _, s := range a.objects {
 			if s.resource != "nodes" || accessorOf(s.object).GetName() == node {

@@ -80,7 +80,7 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		switch input := shareInputs[o.Kind]; {
 		case event.Type == watch.Bookmark:
-			mark, err := hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations())
+			mark, err := hubv1alpha1.ParseBookmark(o.ResourceVersion, o.Annotations())
 			if err != nil {
 				return step, err
 			}

@@ -28,7 +28,7 @@ func (p *planner) decideHalt() {
 	}
 	allowed := ScaledCount(p.Rollout.MaxFailures, "0%", len(p.Sites))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
-	over, full := len(failing) > allowed, len(failing) > 0 && p.fullAtRest()
+	over, full := len(failing) > allowed, len(failing) > 0 && p.isListBlocked()
 	if p.within = !over && !full; !over && full {
 		text = "the status can list no further site; " + text
 	}
@@ -62,8 +62,8 @@ func (p *planner) decideHalt() {
 // frozen reports whether no further site starts, because of failures after completion.
 func (p *planner) frozen() bool { return p.done && !p.within }
 
-// fullAtRest reports whether the list is full of sites that take no place, so that no other site could ever begin.
-func (p *planner) fullAtRest() bool {
+// isListBlocked reports whether the list is full of sites that take no place, so that no other site could ever begin.
+func (p *planner) isListBlocked() bool {
 	return !p.hasRoom() && !slices.ContainsFunc(p.all, func(u *Site) bool {
 		return p.listed[u.Name] != nil && !p.excused(u)
 	})

@@ -79,7 +79,7 @@ func (p *planner) count(u *Site, of *v1.WaveStatus) {
 // waitsFor says for which sites the rollout waits, and why they cannot begin if that is not their fault.
 func (p *planner) waitsFor(sites []*Site) string {
 	text := "waits for " + p.describe(sites)
-	if p.fullAtRest() {
+	if p.isListBlocked() {
 		text += fmt.Sprintf("; no other site can begin, because the status lists %d sites, which is the most, and all "+
 			"of them are held or excused: %s", p.Most,
 			enumerate.First(slices.Sorted(maps.Keys(p.listed)), namedSites))

@@ -31,7 +31,7 @@ func (p *planner) advance() {
 		p.status.Phase = v1.RolloutComplete
 	default:
 		p.setPhase(v1.RolloutProgressing, waiting[0].Wave, p.waitsFor(waiting))
-		p.askForSuspects(waiting[0].Wave)
+		p.requestSuspectApproval(waiting[0].Wave)
 	}
 }
 
@@ -145,7 +145,7 @@ func (p *planner) tallyWave(wave int) waveTally {
 func (p *planner) tryGate(wave int) bool {
 	m := p.tallyWave(wave)
 	switch {
-	case len(m.holding) > 0 && !m.moving && p.askForSuspects(wave):
+	case len(m.holding) > 0 && !m.moving && p.requestSuspectApproval(wave):
 		return false
 	case len(m.holding) > 0:
 		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(m.holding)
@@ -181,8 +181,9 @@ func (p *planner) tryGate(wave int) bool {
 	return p.specs[wave].Approval != v1.ApprovalManual || p.requireApproval(wave, "", "the wave asks for an approval")
 }
 
-// askForSuspects asks for an approval of the suspects that take the places for which a wave waits, if there are any.
-func (p *planner) askForSuspects(wave int) bool {
+// requestSuspectApproval asks for an approval of the suspects that take the places for which a wave waits, if there are
+// any.
+func (p *planner) requestSuspectApproval(wave int) bool {
 	for of := range p.waves {
 		m := p.tallyWave(of)
 		if (of != wave && p.hasRoom()) || m.moving || len(m.suspects) == 0 || p.outage != "" || p.frozen() {

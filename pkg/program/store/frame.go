@@ -102,12 +102,12 @@ func (c *position) begin() []byte {
 	salt := make([]byte, saltSize)
 	_, _ = rand.Read(salt) // it never fails
 	head := append([]byte(magic), salt...)
-	c.after(head)
+	c.skipHead(head)
 	return head
 }
 
-// after sets the position to the end of a head.
-func (c *position) after(head []byte) {
+// skipHead sets the position to the end of a head.
+func (c *position) skipHead(head []byte) {
 	binary.BigEndian.PutUint32(c.sum[:], crc32.Checksum(head, castagnoli))
 	c.offset = int64(len(head))
 }
@@ -121,7 +121,7 @@ func (c *position) readHead(from io.Reader, size int64) error {
 	}
 	switch begin := string(head[:min(n, len(magicPlain))]); {
 	case n == headSize && begin == magicPlain && c.seal == nil, n == headSize && begin == magicSealed && c.seal != nil:
-		c.after(head)
+		c.skipHead(head)
 		return nil
 	case n == headSize && (begin == magicPlain || begin == magicSealed):
 		return ErrKey
@@ -141,7 +141,7 @@ func (c *position) isForeign(head []byte, from io.Reader, size int64) bool {
 		return false
 	}
 	copy(head[len(magicPrefix):], strconv.Itoa(version))
-	c.after(head)
+	c.skipHead(head)
 	_, _, err := c.readFrame(from, size-c.offset)
 	return err != nil && !errors.Is(err, ErrKey)
 }

@@ -40,7 +40,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			release, ok = l.Quota.Acquire(caller)
 		}
 		if ok {
-			return l.count(&countedConn{Conn: conn, caller: caller, release: release}), nil
+			return l.track(&countedConn{Conn: conn, caller: caller, release: release}), nil
 		}
 		l.Logger.V(2).Info("Closing a connection: too many are open",
 			"caller", caller, "remote", conn.RemoteAddr().String())
@@ -48,7 +48,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *Listener) count(conn *countedConn) net.Conn {
+func (l *Listener) track(conn *countedConn) net.Conn {
 	if l.Replaces {
 		conn.keep = sync.OnceFunc(func() { l.keep(conn) })
 		l.mu.Lock()

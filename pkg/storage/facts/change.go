@@ -39,8 +39,8 @@ type Change struct {
 	// NodesGiven has the objects that InputNodes was given, including nodes whose labels did not change; nil for nodes
 	// that were removed.
 	NodesGiven map[string]*wire.Object
-	// EndpointsObjects has the added, changed or removed objects that list endpoints.
-	EndpointsObjects map[*EndpointsObject]struct{}
+	// EndpointSets has the added, changed or removed objects that list endpoints.
+	EndpointSets map[*EndpointSet]struct{}
 	// Rejudged has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
 	// are shown now.
 	Rejudged map[*Service]struct{}
@@ -50,7 +50,7 @@ type Change struct {
 	// DoubtChanged has the nodes that died or fell silent, or that came back.
 	DoubtChanged map[string]struct{}
 	// Rebuilt is set if the facts were rebuilt after a step that panicked. Then everything may have changed, and all
-	// Services, Nodes and EndpointsObjects have been replaced. It is never set without Options.OnPanic.
+	// Services, Nodes and EndpointSets have been replaced. It is never set without Options.OnPanic.
 	Rebuilt bool
 }
 

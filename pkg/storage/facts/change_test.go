@@ -81,8 +81,8 @@ func TestTraitsTouchWhatTheyDecide(t *testing.T) {
 		service.Spec.InternalTrafficPolicy = &policy
 		service.Generation++
 		f.Input(InputServices).Apply(wiretest.Object(service))
-		if len(last.EndpointsObjects) != objects || len(last.Plain) != 1 {
-			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.EndpointsObjects), len(last.Plain))
+		if len(last.EndpointSets) != objects || len(last.Plain) != 1 {
+			t.Errorf("%s: %d objects and %d Services are touched", what, len(last.EndpointSets), len(last.Plain))
 		}
 	}
 	expect("a new Service", corev1.ServiceInternalTrafficPolicyCluster, 0)

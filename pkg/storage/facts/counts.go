@@ -19,7 +19,7 @@ import (
 // The endpoints of a Service with at most one key need to be counted only while any of them is suspected.
 
 // PortList identifies the address type of an EndpointSlice, and the names and protocols of its ports with a number. It
-// has no ports for Endpoints, or if the Service of the slice decides as one (topology.DecidesAsOne).
+// has no ports for Endpoints, or if the Service of the slice decides as one (topology.IgnoresPorts).
 type PortList struct{ encoded unique.Handle[string] }
 
 var noPorts = PortList{unique.Make("")}
@@ -38,8 +38,8 @@ func (l PortList) ports() []topology.Port {
 }
 
 // portListOf reads the list of an object of a Service.
-func portListOf(s *Service, o *EndpointsObject) PortList {
-	if o.Resource() != served.EndpointSlices || topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal) {
+func portListOf(s *Service, o *EndpointSet) PortList {
+	if o.Resource() != served.EndpointSlices || topology.IgnoresPorts(s.traits.Headless, s.traits.AllLocal) {
 		return noPorts
 	}
 	var encoded []byte
@@ -58,11 +58,11 @@ func portListOf(s *Service, o *EndpointsObject) PortList {
 }
 
 // Ports returns the ports with a number of one of the Service's objects; nil if the Service decides as one.
-func (s *Service) Ports(o *EndpointsObject) []topology.Port { return portListOf(s, o).ports() }
+func (s *Service) Ports(o *EndpointSet) []topology.Port { return portListOf(s, o).ports() }
 
 // listing has the objects of one endpointStore that belong to a Service.
 type listing struct {
-	objects []*EndpointsObject
+	objects []*EndpointSet
 	// counts are by list of ports. They are nil if the endpoints need not be counted.
 	counts map[PortList]*counts
 }
@@ -80,7 +80,7 @@ func (s *Service) needsCounts() bool {
 }
 
 // count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
-func (x *serviceStore) count(s *Service, o *EndpointsObject, delta int) {
+func (x *serviceStore) count(s *Service, o *EndpointSet, delta int) {
 	switch {
 	case !s.counted:
 	case len(s.Keys) > 1:
@@ -91,7 +91,7 @@ func (x *serviceStore) count(s *Service, o *EndpointsObject, delta int) {
 	}
 }
 
-func (s *Service) count(in Reader, o *EndpointsObject, delta int) {
+func (s *Service) count(in Reader, o *EndpointSet, delta int) {
 	if delta > 0 {
 		o.ports = portListOf(s, o)
 	}
@@ -146,7 +146,7 @@ func (c Choice) Equal(other Choice) bool {
 }
 
 // AppliesTo reports whether the choice applies to this object.
-func (c Choice) AppliesTo(o *EndpointsObject) bool { return c.ports == o.ports }
+func (c Choice) AppliesTo(o *EndpointSet) bool { return c.ports == o.ports }
 
 // Choices returns how the Service's objects of a resource are shown to a viewer with these labels. It returns nil if
 // its keys alone decide that, because it has at most one and no endpoint is suspected.

@@ -12,8 +12,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// EndpointsObject is one upstream object that lists endpoints.
-type EndpointsObject struct {
+// EndpointSet is one upstream object that lists endpoints.
+type EndpointSet struct {
 	Upstream *wire.Object
 	// Service is nil for an object that belongs to no Service. Such an object is not governed.
 	Service *Service
@@ -30,16 +30,16 @@ type EndpointsObject struct {
 }
 
 // Resource returns the object's resource: served.EndpointSlices or served.Endpoints.
-func (o *EndpointsObject) Resource() *served.Resource { return o.store.resource }
+func (o *EndpointSet) Resource() *served.Resource { return o.store.resource }
 
 // Codec returns the codec for the object's body.
-func (o *EndpointsObject) Codec() *wire.Codec { return o.store.codec }
+func (o *EndpointSet) Codec() *wire.Codec { return o.store.codec }
 
 // Name returns the object's namespace and name.
-func (o *EndpointsObject) Name() types.NamespacedName { return o.Upstream.Key() }
+func (o *EndpointSet) Name() types.NamespacedName { return o.Upstream.Key() }
 
 // scan calls visit for every endpoint of a body of the object.
-func (o *EndpointsObject) scan(body []byte, visit func(wire.Endpoint)) {
+func (o *EndpointSet) scan(body []byte, visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(body, visit); err != nil {
 		o.LogUnreadable(err)
 	}
@@ -47,7 +47,7 @@ func (o *EndpointsObject) scan(body []byte, visit func(wire.Endpoint)) {
 
 // LogUnreadable logs that a body of the object can no longer be read, although it could when it was applied. Its unread
 // endpoints are not shown.
-func (o *EndpointsObject) LogUnreadable(err error) {
+func (o *EndpointSet) LogUnreadable(err error) {
 	o.store.f.options.Logger.Error(err, "An object that was applied cannot be read any more",
 		"resource", o.Resource().Resource, "namespace", o.Upstream.Namespace, "name", o.Upstream.Name)
 }
@@ -59,7 +59,7 @@ type endpointStore struct {
 	f        *Facts
 	resource *served.Resource
 	codec    *wire.Codec
-	objects  map[types.NamespacedName]*EndpointsObject
+	objects  map[types.NamespacedName]*EndpointSet
 }
 
 func (c *endpointStore) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
@@ -83,7 +83,7 @@ func (c *endpointStore) apply(upstream *wire.Object) {
 	o := c.objects[name]
 	switch {
 	case o == nil:
-		o = &EndpointsObject{Upstream: upstream, store: c}
+		o = &EndpointSet{Upstream: upstream, store: c}
 		c.objects[name] = o
 		c.enterNodes(o, nodes)
 	case o.Upstream.Equal(upstream):
@@ -100,7 +100,7 @@ func (c *endpointStore) apply(upstream *wire.Object) {
 	}
 	o.corrected, o.Lost = nil, 0
 	c.joinService(o)
-	add(&c.f.step.EndpointsObjects, o)
+	add(&c.f.step.EndpointSets, o)
 	c.correct(o)
 }
 
@@ -114,7 +114,7 @@ func (c *endpointStore) remove(name types.NamespacedName) {
 	c.leaveNodes(o, nodes)
 	o.Gone = true
 	delete(c.objects, name)
-	add(&c.f.step.EndpointsObjects, o)
+	add(&c.f.step.EndpointSets, o)
 }
 
 // nodesIn returns the names of the nodes of all endpoints in a body, in their order. They share memory with it.
@@ -156,7 +156,7 @@ func missing(names, others [][]byte) [][]byte {
 }
 
 // enterNodes adds an object to nodes that do not have it yet. A name may occur more than once.
-func (c *endpointStore) enterNodes(o *EndpointsObject, names [][]byte) {
+func (c *endpointStore) enterNodes(o *EndpointSet, names [][]byte) {
 	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
@@ -170,7 +170,7 @@ func (c *endpointStore) enterNodes(o *EndpointsObject, names [][]byte) {
 }
 
 // leaveNodes undoes enterNodes.
-func (c *endpointStore) leaveNodes(o *EndpointsObject, names [][]byte) {
+func (c *endpointStore) leaveNodes(o *EndpointSet, names [][]byte) {
 	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
@@ -186,7 +186,7 @@ func (c *endpointStore) leaveNodes(o *EndpointsObject, names [][]byte) {
 	}
 }
 
-func (c *endpointStore) joinService(o *EndpointsObject) {
+func (c *endpointStore) joinService(o *EndpointSet) {
 	name := o.Upstream.Name // Endpoints have the name of their Service
 	if c.resource == served.EndpointSlices {
 		name = o.Upstream.Labels[discoveryv1.LabelServiceName]
@@ -201,20 +201,20 @@ func (c *endpointStore) joinService(o *EndpointsObject) {
 }
 
 // leaveService undoes joinService.
-func (c *endpointStore) leaveService(o *EndpointsObject) {
+func (c *endpointStore) leaveService(o *EndpointSet) {
 	s := o.Service
 	if s == nil {
 		return
 	}
 	c.f.services.count(s, o, -1)
 	listed := &s.listed[listIndex(c.resource)]
-	listed.objects = slices.DeleteFunc(listed.objects, func(m *EndpointsObject) bool { return m == o })
+	listed.objects = slices.DeleteFunc(listed.objects, func(m *EndpointSet) bool { return m == o })
 	o.Service = nil
 	c.f.services.dropIfUnused(s)
 }
 
 // Object returns the object with that name; nil if it is not known.
-func (in Reader) Object(r *served.Resource, name types.NamespacedName) *EndpointsObject {
+func (in Reader) Object(r *served.Resource, name types.NamespacedName) *EndpointSet {
 	return in.endpointStore(r).objects[name]
 }
 
@@ -226,7 +226,7 @@ func (in Reader) endpointStore(r *served.Resource) *endpointStore {
 }
 
 // Objects calls visit for every object of EndpointSlices or Endpoints.
-func (in Reader) Objects(r *served.Resource, visit func(*EndpointsObject)) {
+func (in Reader) Objects(r *served.Resource, visit func(*EndpointSet)) {
 	for _, o := range in.endpointStore(r).objects {
 		visit(o)
 	}

@@ -144,7 +144,7 @@ func (f *Facts) runStep(step func()) {
 		}
 	}
 	c := &f.step
-	if c.Rebuilt || len(c.Plain)+len(c.EndpointsObjects)+len(c.Rejudged)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
+	if c.Rebuilt || len(c.Plain)+len(c.EndpointSets)+len(c.Rejudged)+len(c.Relabelled)+len(c.DoubtChanged) > 0 {
 		f.changes++
 	}
 	f.step = Change{}

@@ -78,7 +78,7 @@ func (f *Facts) HeldByOthers(reports map[string]*LivePods) map[string]map[netip.
 
 // holdPodAddresses notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holdPodAddresses(c *claims) {
-	objects := sets.New[*EndpointsObject]()
+	objects := sets.New[*EndpointSet]()
 	f.reader().SiteNodes(func(n *Node) { objects.Insert(n.Objects...) })
 	for o := range objects {
 		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
@@ -91,7 +91,7 @@ func (f *Facts) holdPodAddresses(c *claims) {
 }
 
 // stillHas reports whether a pod still has the address of its endpoint, unless its node has reported otherwise.
-func stillHas(o *EndpointsObject, e wire.Endpoint) bool {
+func stillHas(o *EndpointSet, e wire.Endpoint) bool {
 	correction := o.Correction(e)
 	return correction == nil ||
 		!correction.Unusable && (correction.Address == "" || correction.Address == string(e.Address))

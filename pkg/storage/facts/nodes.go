@@ -19,7 +19,7 @@ type Node struct {
 	// Labels are nil for a node that is not known.
 	Labels topology.Labels
 	// Objects has the objects that list endpoints on the node, each once, in no order.
-	Objects []*EndpointsObject
+	Objects []*EndpointSet
 }
 
 type nodeStore struct {
@@ -156,7 +156,7 @@ func (in Reader) Node(name string) *Node {
 }
 
 // NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not.
-func (in Reader) NodeObjectsOf(name string) []*EndpointsObject {
+func (in Reader) NodeObjectsOf(name string) []*EndpointSet {
 	if n := in.f.nodes.byName[name]; n != nil {
 		return n.Objects
 	}

@@ -50,7 +50,7 @@ func (f *Facts) newKubernetesEndpoints() plainStore {
 		if s := f.services.byName[KubernetesService]; s != nil {
 			for _, listed := range s.listed {
 				for _, o := range listed.objects {
-					add(&f.step.EndpointsObjects, o)
+					add(&f.step.EndpointSets, o)
 				}
 			}
 		}

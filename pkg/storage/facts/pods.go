@@ -94,7 +94,7 @@ func (l *LivePods) has(address netip.Addr) bool {
 
 // Report returns the report of an endpoint's node that has the endpoint's pod, and the pod, if the node runs it. It
 // returns nil if the upstream's state applies.
-func (o *EndpointsObject) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
+func (o *EndpointSet) Report(e wire.Endpoint) (report *LivePods, pod LivePod, runs bool) {
 	report = o.store.f.livePods[string(e.NodeName)]
 	if report == nil {
 		return nil, LivePod{}, false
@@ -108,7 +108,7 @@ func (o *EndpointsObject) Report(e wire.Endpoint) (report *LivePods, pod LivePod
 }
 
 // Correction returns the correction of an endpoint of the object; nil if the upstream's state applies.
-func (o *EndpointsObject) Correction(e wire.Endpoint) *wire.Correction {
+func (o *EndpointSet) Correction(e wire.Endpoint) *wire.Correction {
 	report, pod, runs := o.Report(e)
 	if report == nil {
 		return nil
@@ -149,19 +149,19 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		}
 		for _, o := range f.reader().NodeObjectsOf(node) {
 			f.services.markForRecount(o.Service) // other pods may be suspected
-			add(&f.step.EndpointsObjects, o)
+			add(&f.step.EndpointSets, o)
 			o.store.correct(o)
 		}
 	})
 }
 
 // Tier returns the tier that an endpoint of the object has for this node.
-func (o *EndpointsObject) Tier(e wire.Endpoint) topology.Tier {
+func (o *EndpointSet) Tier(e wire.Endpoint) topology.Tier {
 	return o.TierFrom(o.store.f.options.NodeName, e)
 }
 
 // TierFrom is Tier for another node. A node is neither silent nor suspected to itself.
-func (o *EndpointsObject) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
+func (o *EndpointSet) TierFrom(viewer string, e wire.Endpoint) topology.Tier {
 	tier, in, s := topology.TierOf(e.Ready, true, e.Terminates()), o.store.f.reader(), o.Service
 	own := viewer != "" && string(e.NodeName) == viewer
 	switch {
@@ -190,7 +190,7 @@ func (in Reader) AnySuspicions() bool {
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
-func (o *EndpointsObject) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
+func (o *EndpointSet) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
 	namespace, name, uid, ok := e.Pod()
 	if !ok || len(uid) == 0 {
 		return PodKey{}, false
@@ -199,7 +199,7 @@ func (o *EndpointsObject) podOf(e wire.Endpoint) (pod PodKey, ok bool) {
 }
 
 // Body returns the upstream's body with the corrections that follow from SetLivePods.
-func (o *EndpointsObject) Body() []byte {
+func (o *EndpointSet) Body() []byte {
 	if o.corrected != nil {
 		return o.corrected
 	}
@@ -207,9 +207,9 @@ func (o *EndpointsObject) Body() []byte {
 }
 
 // Corrected reports whether Body is not the upstream's.
-func (o *EndpointsObject) Corrected() bool { return o.corrected != nil }
+func (o *EndpointSet) Corrected() bool { return o.corrected != nil }
 
-func (c *endpointStore) correct(o *EndpointsObject) {
+func (c *endpointStore) correct(o *EndpointSet) {
 	if len(c.f.livePods) == 0 && !o.Corrected() {
 		return
 	}
@@ -233,7 +233,7 @@ func (c *endpointStore) correct(o *EndpointsObject) {
 		o.corrected = append([]byte{}, body...) // not nil, even if all endpoints are left out
 	}
 	c.joinService(o)
-	add(&c.f.step.EndpointsObjects, o)
+	add(&c.f.step.EndpointSets, o)
 }
 
 // KnownPod is the upstream's state of a pod, from the pod's endpoints.
@@ -251,7 +251,7 @@ type KnownPod struct {
 // PodsOn returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however many
 // of the nodes it names.
 func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
-	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*EndpointsObject]()
+	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*EndpointSet]()
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for _, node := range nodes {
@@ -265,7 +265,7 @@ func (f *Facts) PodsOn(nodes ...string) map[string]map[PodKey]KnownPod {
 }
 
 // addPods adds the pods that an object's endpoints name to the pods of their nodes.
-func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *EndpointsObject) {
+func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *EndpointSet) {
 	s := o.Service
 	o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]

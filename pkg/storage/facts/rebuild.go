@@ -53,6 +53,6 @@ func (f *Facts) emptyIndexes() {
 	f.services.byName = make(map[types.NamespacedName]*Service)
 	f.services.byKey = make(index[*Service])
 	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
-	f.slices.objects = make(map[types.NamespacedName]*EndpointsObject)
-	f.legacy.objects = make(map[types.NamespacedName]*EndpointsObject)
+	f.slices.objects = make(map[types.NamespacedName]*EndpointSet)
+	f.legacy.objects = make(map[types.NamespacedName]*EndpointSet)
 }

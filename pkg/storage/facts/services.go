@@ -30,7 +30,7 @@ type Service struct {
 }
 
 // Objects returns the Service's EndpointSlices or Endpoints, in no order.
-func (s *Service) Objects(r *served.Resource) []*EndpointsObject {
+func (s *Service) Objects(r *served.Resource) []*EndpointSet {
 	return s.listed[listIndex(r)].objects
 }
 
@@ -102,7 +102,7 @@ func (x *serviceStore) setTraits(s *Service, traits wire.ServiceTraits) {
 	for i := range s.listed {
 		for _, o := range slices.Clone(s.listed[i].objects) {
 			if suspicions {
-				add(&x.f.step.EndpointsObjects, o) // other endpoints may be suspected, even if the decision stays
+				add(&x.f.step.EndpointSets, o) // other endpoints may be suspected, even if the decision stays
 			}
 			if before.PublishesNotReady != traits.PublishesNotReady {
 				o.store.correct(o)

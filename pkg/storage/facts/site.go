@@ -34,7 +34,7 @@ func (f *Facts) Site() []SiteNode {
 	site := []SiteNode{{Name: own.Name, InternalIPs: f.ownInternalIPs(), Shown: true}}
 	f.reader().SiteNodes(func(n *Node) {
 		if n != own {
-			governed := slices.ContainsFunc(n.Objects, func(o *EndpointsObject) bool {
+			governed := slices.ContainsFunc(n.Objects, func(o *EndpointSet) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
 			})
 			site = append(site, SiteNode{n.Name, f.notes.InternalIPs[n.Name], governed})

@@ -29,7 +29,7 @@ func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why strin
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
 // known. Legacy Endpoints, which are followed only on demand, are then judged by their name, which is that of their
 // Service.
-func (v lockedView) altered(r *served.Resource, name types.NamespacedName, o *facts.EndpointsObject) string {
+func (v lockedView) altered(r *served.Resource, name types.NamespacedName, o *facts.EndpointSet) string {
 	var service *facts.Service
 	var local *LocalEndpoint
 	switch {

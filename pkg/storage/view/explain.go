@@ -106,7 +106,7 @@ type question struct {
 
 // member is an EndpointSlice of the Service.
 type member struct {
-	*facts.EndpointsObject
+	*facts.EndpointSet
 
 	local *LocalEndpoint
 	// list has the slice's ports and endpoints, with corrections; corrected are these endpoints, in the same order.
@@ -172,7 +172,7 @@ func (q *question) addNote(format string, args ...any) {
 func (q *question) choose() error {
 	var lists []topology.List
 	for _, o := range slices.SortedFunc(slices.Values(q.service.Objects(served.EndpointSlices)), compareObjects) {
-		m := member{EndpointsObject: o, list: topology.List{Ports: q.service.Ports(o), Counts: &topology.Counts{}}}
+		m := member{EndpointSet: o, list: topology.List{Ports: q.service.Ports(o), Counts: &topology.Counts{}}}
 		var notReplaced error
 		if m.local, notReplaced = q.localEndpointFor(o); notReplaced != nil {
 			q.addNote("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced)

@@ -43,7 +43,7 @@ func ParseLocalEndpoint(ip, port string) (*LocalEndpoint, error) {
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
 // the same Service. An address of another family than the object's is not used: data planes would have no endpoint for
 // the Service's cluster IP.
-func (v lockedView) localEndpointFor(o *facts.EndpointsObject) (*LocalEndpoint, error) {
+func (v lockedView) localEndpointFor(o *facts.EndpointSet) (*LocalEndpoint, error) {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil, nil //nolint:nilnil // no endpoint is not an error
 	}
@@ -69,7 +69,7 @@ func (v lockedView) localEndpointFor(o *facts.EndpointsObject) (*LocalEndpoint, 
 
 // checkFamily returns an error if the address is of another family than the endpoints of an object. Endpoints without
 // any may get those of both families.
-func (local LocalEndpoint) checkFamily(o *facts.EndpointsObject) error {
+func (local LocalEndpoint) checkFamily(o *facts.EndpointSet) error {
 	var family discoveryv1.AddressType
 	if o.Resource() == served.EndpointSlices {
 		addressType, _ := wire.ScanPorts(o.Upstream.Body, func(wire.Port) {})

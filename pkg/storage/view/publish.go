@@ -19,20 +19,20 @@ type publication struct {
 	// whole has objects that are shown whole, and objects of any kind that may have been removed.
 	whole map[facts.Key]struct{}
 	// listed has objects that list endpoints.
-	listed map[*facts.EndpointsObject]struct{}
+	listed map[*facts.EndpointSet]struct{}
 	// cleared has the resources that are no longer shown.
 	cleared []*served.Resource
 }
 
 // newPublication makes one of what a step touched.
 func newPublication(c *facts.Change) *publication {
-	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.EndpointsObject]struct{})}
+	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.EndpointSet]struct{})}
 	maps.Copy(p.whole, c.Plain)
-	maps.Copy(p.listed, c.EndpointsObjects)
+	maps.Copy(p.listed, c.EndpointSets)
 	return p
 }
 
-func (p *publication) addObject(o *facts.EndpointsObject) { p.listed[o] = struct{}{} }
+func (p *publication) addObject(o *facts.EndpointSet) { p.listed[o] = struct{}{} }
 
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
@@ -42,7 +42,7 @@ func (p *publication) addService(s *facts.Service) {
 	}
 }
 
-func compareObjects(a, b *facts.EndpointsObject) int { return a.Upstream.Compare(b.Upstream) }
+func compareObjects(a, b *facts.EndpointSet) int { return a.Upstream.Compare(b.Upstream) }
 
 // keys returns the names of the other objects, those of a resource in the order of lists.
 func (p *publication) keys() []facts.Key {
@@ -129,7 +129,7 @@ func (v lockedView) version(r *served.Resource, o *wire.Object, body []byte) *hi
 }
 
 // prune returns the version of an object that lists endpoints, and updates the counts.
-func (v lockedView) prune(o *facts.EndpointsObject) versionChange {
+func (v lockedView) prune(o *facts.EndpointSet) versionChange {
 	key := facts.Key{Resource: o.Resource(), Name: o.Name()}
 	if o.Gone {
 		delete(v.counts, o)
@@ -144,7 +144,7 @@ func (v lockedView) prune(o *facts.EndpointsObject) versionChange {
 // prunedBody returns the body that the viewer may see of an object that lists endpoints. If the object is not governed,
 // it is the upstream's body with corrected endpoints, and without hidden ones. No endpoint is shown of an object that
 // cannot be read.
-func (v lockedView) prunedBody(o *facts.EndpointsObject) (body []byte, count EndpointCount) {
+func (v lockedView) prunedBody(o *facts.EndpointSet) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
 		body, err = local.body(o.Resource())
@@ -191,7 +191,7 @@ var (
 )
 
 // withoutPorts removes ports from the body of a slice.
-func (v lockedView) withoutPorts(o *facts.EndpointsObject, body []byte, without []topology.Port) []byte {
+func (v lockedView) withoutPorts(o *facts.EndpointSet, body []byte, without []topology.Port) []byte {
 	if without == nil || o.Resource() != served.EndpointSlices {
 		return body
 	}

@@ -342,7 +342,7 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 			}
 		}
 		in.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
-		in.Objects(served.EndpointSlices, func(o *facts.EndpointsObject) {
+		in.Objects(served.EndpointSlices, func(o *facts.EndpointSet) {
 			endpointSlices = append(endpointSlices, o.Upstream)
 		})
 	})

@@ -112,7 +112,7 @@ func (b *stateBuilder) addMetadata(input string, metas []metav1.ObjectMeta) {
 
 // bodyInShare returns the body of an object with only those endpoints that any of the Service's keys matches for this
 // viewer. The others are never shown to it, whichever key decides.
-func (v lockedView) bodyInShare(o *facts.EndpointsObject) []byte {
+func (v lockedView) bodyInShare(o *facts.EndpointSet) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

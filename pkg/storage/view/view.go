@@ -43,7 +43,7 @@ type View struct {
 	stale bool
 	// choices has how Services are shown, for those whose keys alone do not decide it.
 	choices map[*facts.Service]serviceChoices
-	counts  map[*facts.EndpointsObject]EndpointCount
+	counts  map[*facts.EndpointSet]EndpointCount
 	// former has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
 	former map[facts.Key]facts.Shown
 	// snapshotVersion is the revision of the newest event that is worth a new snapshot on disk.
@@ -72,7 +72,7 @@ func New(options Options) *View {
 		options: options, source: options.Facts, history: history.New(options.History), stale: true,
 		filled:  make(map[*served.Resource]bool),
 		choices: make(map[*facts.Service]serviceChoices),
-		counts:  make(map[*facts.EndpointsObject]EndpointCount),
+		counts:  make(map[*facts.EndpointSet]EndpointCount),
 	}
 	v.source.Attach(v, func(in facts.Reader) { v.FactsChanged(in, &facts.Change{}) })
 	return v
@@ -146,13 +146,13 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 		}
 	}
 	for _, r := range served.All() {
-		now.updateReadability(r, p)
+		now.fillOrClear(r, p)
 	}
 	now.publish(c.Received, p)
 }
 
-// updateReadability fills a resource that can be shown now, and clears one that no longer can.
-func (v lockedView) updateReadability(r *served.Resource, p *publication) {
+// fillOrClear fills a resource that can be shown now, and clears one that no longer can.
+func (v lockedView) fillOrClear(r *served.Resource, p *publication) {
 	switch err := v.facts.Readable(r); {
 	case err == nil && !v.filled[r]:
 		v.fill(r, p)
@@ -171,7 +171,7 @@ func (v lockedView) rebuild(c *facts.Change) {
 		if v.facts.Readable(r) == nil {
 			delete(v.filled, r)
 		}
-		v.updateReadability(r, p)
+		v.fillOrClear(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
 				p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
@@ -257,7 +257,7 @@ func (v lockedView) recomputeChoices(s *facts.Service) bool {
 
 // choiceFor returns how an object of a Service is shown. For a Service without choices it is the zero value: the
 // Service's key decides alone.
-func (v lockedView) choiceFor(o *facts.EndpointsObject) topology.Choice {
+func (v lockedView) choiceFor(o *facts.EndpointSet) topology.Choice {
 	d := v.choices[o.Service]
 	choices := d.slices
 	if o.Resource() == served.Endpoints {

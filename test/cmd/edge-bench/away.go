@@ -26,7 +26,7 @@ const (
 )
 
 // parseMark reads the mark in a frame of a share.
-func parseMark(frame []byte) (*hubv1alpha1.Mark, error) {
+func parseMark(frame []byte) (*hubv1alpha1.Bookmark, error) {
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(frame); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func parseMark(frame []byte) (*hubv1alpha1.Mark, error) {
 	if err := meta.Unmarshal(message); err != nil {
 		return nil, err
 	}
-	return hubv1alpha1.ParseMark(meta.ResourceVersion, meta.Annotations)
+	return hubv1alpha1.ParseBookmark(meta.ResourceVersion, meta.Annotations)
 }
 
 // keepShare follows a share until ctx is done. A stream that ends while the hub is away is followed by another one.

@@ -113,9 +113,9 @@ func (v Version) Reaches(other Version) bool {
 	return true
 }
 
-// Mark says what a part of a step means for the digests of a share. The last one ends the step.
-type Mark struct {
-	// Ends is set if the mark ends a step; Version is then that of the share after the step.
+// Bookmark says what a part of a step means for the digests of a share. The last one ends the step.
+type Bookmark struct {
+	// Ends is set if the bookmark ends a step; Version is then that of the share after the step.
 	Ends    bool
 	Version Version
 	// Whole reports which buckets the step has whole: objects of these that it does not have are not in the share.
@@ -125,8 +125,8 @@ type Mark struct {
 	Added map[uint8]uint64
 }
 
-// AddTo changes digests as the mark says, and notes which buckets are whole.
-func (m *Mark) AddTo(digests *Digests, whole *[Buckets]bool) {
+// AddTo changes digests as the bookmark says, and notes which buckets are whole.
+func (m *Bookmark) AddTo(digests *Digests, whole *[Buckets]bool) {
 	for bucket := range m.Whole {
 		if m.Whole[bucket] {
 			digests[bucket], whole[bucket] = 0, true
@@ -137,8 +137,8 @@ func (m *Mark) AddTo(digests *Digests, whole *[Buckets]bool) {
 	}
 }
 
-// ObjectMeta encodes a mark.
-func (m *Mark) ObjectMeta() metav1.ObjectMeta {
+// ObjectMeta encodes a bookmark.
+func (m *Bookmark) ObjectMeta() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Annotations: make(map[string]string)}
 	if m.Ends {
 		meta.ResourceVersion = m.Version.String()
@@ -162,13 +162,13 @@ func (m *Mark) ObjectMeta() metav1.ObjectMeta {
 	return meta
 }
 
-// ParseMark reads what ObjectMeta encoded.
-func ParseMark(resourceVersion string, annotations map[string]string) (*Mark, error) {
+// ParseBookmark reads what ObjectMeta encoded.
+func ParseBookmark(resourceVersion string, annotations map[string]string) (*Bookmark, error) {
 	version, err := ParseVersion(resourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	m := &Mark{Ends: resourceVersion != "", Version: version}
+	m := &Bookmark{Ends: resourceVersion != "", Version: version}
 	raw, err := base64.StdEncoding.DecodeString(annotations[annotationDigests])
 	if err != nil || len(raw)%9 != 0 {
 		return nil, errDigests

@@ -25,6 +25,7 @@ type floor struct {
 	safe    map[types.UID]bool
 	tokens  map[types.UID]string
 	files   map[string]fileState
+	deletes int
 }
 
 // fail ends the world with what has happened.
@@ -147,6 +148,7 @@ func (w *world) unsafe() (complaint string, safe map[types.UID]bool) {
 func (w *world) settle(limit time.Duration) {
 	w.t.Helper()
 	took := w.within(limit, "the kubelet follows", w.unsettled)
+	time.Sleep(time.Until(w.deaf))
 	w.note("the kubelet knows all after %.1f s", took.Seconds())
 	var next floor
 	saved := false
@@ -167,7 +169,7 @@ func (w *world) settle(limit time.Duration) {
 		}
 		return ""
 	})
-	next.files = w.machine.files()
+	next.files, next.deletes = w.machine.files(), w.deletes()
 	w.memory = next
 	if saved {
 		w.disk = next
@@ -185,7 +187,7 @@ func (w *world) acceptable(k key, selector fields.Selector) []object {
 		case !selector.Matches(attributes(k.resource, o)) || w.is(w.gone, o.GetUID()):
 			all[i] = nil
 		case w.is(w.deleted, o.GetUID()):
-			unknown = true // it may be noted, or not have got that far
+			unknown = true // a DELETE may be noted, or have been lost before that
 		}
 	}
 	if unknown {
@@ -307,7 +309,7 @@ func (w *world) judgeSnapshot(list *corev1.PodList) {
 		if got[k] == nil && !w.is(w.deleted, o.GetUID()) || got[k] != nil && !same(got[k], o) {
 			w.fail("at version %d pod %s is %s, and was %s", version, k.name, describe(got[k]), describe(o))
 		}
-		if got[k] != nil && w.is(w.gone, got[k].GetUID()) {
+		if got[k] != nil && (w.is(w.gone, got[k].GetUID()) || w.is(w.applied, got[k].GetUID())) {
 			w.fail("pod %s is back: %s", k.name, describe(got[k]))
 		}
 	}

@@ -32,16 +32,19 @@ type world struct {
 	began   time.Time
 
 	mu sync.Mutex
-	// deleted are pods whose last DELETE was sent; gone are those that are removed for kube-apiserver or the kubelet.
-	deleted, gone map[types.UID]bool
-	log           strings.Builder
+	// deleted are pods whose last DELETE was sent, gone those of which the kubelet was answered that they are removed,
+	// applied those that only kube-apiserver has removed.
+	deleted, gone, applied map[types.UID]bool
+	log                    strings.Builder
 
 	// memory is what lite-apiserver has to know, disk what it has to know after a loss of power, until is the last
 	// version that it may know while kube-apiserver is away.
 	memory, disk floor
 	until        uint64
-	// born is the version of the first settled state.
-	born uint64
+	// large is set if the cluster has Services of 5 MB.
+	large bool
+	// deaf is until when lite-apiserver may not have noticed that its connections are dead.
+	deaf time.Time
 	// diskBroken is set while the disk takes nothing.
 	diskBroken bool
 }
@@ -49,7 +52,8 @@ type world struct {
 func newWorld(t *testing.T, number int, random *rand.Rand) *world {
 	k := newKeys(number)
 	w := &world{t: t, name: fmt.Sprint("world ", number), random: random, cloud: newCloud(k), began: time.Now(),
-		deleted: map[types.UID]bool{}, gone: map[types.UID]bool{}}
+		deleted: map[types.UID]bool{}, gone: map[types.UID]bool{},
+		applied: map[types.UID]bool{}}
 	server := httptest.NewUnstartedServer(w.cloud)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // broken connections
 	server.EnableHTTP2 = true
@@ -87,6 +91,13 @@ func (w *world) is(in map[types.UID]bool, uid types.UID) bool {
 	return in[uid]
 }
 
+// deletes counts the pods whose last DELETE was sent.
+func (w *world) deletes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.deleted)
+}
+
 func meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
@@ -100,6 +111,7 @@ func (w *world) populate() {
 	w.cloud.put("runtimeclasses", &nodev1.RuntimeClass{ObjectMeta: meta("", "runc"), Handler: "runc"})
 	w.cloud.put("serviceaccounts", &corev1.ServiceAccount{ObjectMeta: meta(shop, account)})
 	w.changeRootCA()
+	w.large = w.cloud.keys.number%4 == 3
 	for i := range 3 {
 		w.changeService(i)
 		w.changeNamed(key{"secrets", shop, fmt.Sprint("s", i)})
@@ -108,6 +120,14 @@ func (w *world) populate() {
 	w.cloud.put("pods", w.newPod("agent", node, true))
 	for i := range 3 {
 		w.cloud.put("pods", w.newPod(fmt.Sprint("p", i), node, false))
+	}
+	if w.large {
+		for i := range 500 {
+			service := &corev1.Service{ObjectMeta: meta(shop, fmt.Sprint("large", i)), Spec: corev1.ServiceSpec{
+				ClusterIP: fmt.Sprintf("10.97.%d.%d", i/250, i%250+1)}}
+			service.Annotations = map[string]string{"text": strings.Repeat("0123456789", 1000)}
+			w.cloud.put("services", service)
+		}
 	}
 }
 

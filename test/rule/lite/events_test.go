@@ -453,8 +453,12 @@ func (w *world) tear() {
 func (w *world) churn() {
 	w.note("a large ConfigMap changes all the time")
 	config := &corev1.ConfigMap{ObjectMeta: meta(shop, "kube-root-ca.crt"), Data: map[string]string{"ca.crt": "x"}}
-	for i := range 120 {
-		config.Data["text"] = strings.Repeat(fmt.Sprintf("%9d ", i), 90_000)
+	for range 120 {
+		text := make([]byte, 600_000)
+		for j := range text {
+			text[j] = byte(' ' + w.random.IntN(90)) // it cannot be compressed much
+		}
+		config.Data["text"] = string(text)
 		w.cloud.put("configmaps", config)
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -247,7 +247,11 @@ func (w *world) wrongStores() string {
 		return "the kubelet has no answer to its lists"
 	}
 	for resource, store := range w.kubelet.stores {
-		if complaint := w.wrong(resource, shown(resource, store.List())); complaint != "" {
+		got := shown(resource, store.List())
+		maps.DeleteFunc(got, func(_ key, o object) bool { // it need not be told of what it has removed
+			return o.GetDeletionTimestamp() != nil && w.kubelet.hasEnded(o.GetUID()) && w.is(w.deleted, o.GetUID())
+		})
+		if complaint := w.wrong(resource, got); complaint != "" {
 			return complaint
 		}
 	}

@@ -314,3 +314,10 @@ func (k *kubelet) end(pod *corev1.Pod) {
 		k.w.set(k.w.deleted, pod.UID, false)
 	}
 }
+
+// hasEnded reports whether this kubelet has stopped the containers of a pod.
+func (k *kubelet) hasEnded(uid types.UID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.ends[uid].IsZero()
+}

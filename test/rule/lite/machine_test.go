@@ -104,6 +104,7 @@ func (l *link) serve(near net.Conn) {
 	l.mu.Lock()
 	l.open[near] = &frozen
 	state := l.state.Load()
+	frozen.Store(state == hole)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()

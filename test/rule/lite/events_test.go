@@ -161,6 +161,7 @@ func (w *world) trouble() (lost bool) {
 		w.link.set(refused)
 		time.Sleep(time.Duration(w.random.IntN(3000)) * time.Millisecond)
 		w.link.set(up)
+		w.back = time.Now()
 	case 12:
 		back := w.cloud.now()
 		for range 20 { // more than is written after the restore: what docs/operate.md asks for
@@ -341,6 +342,7 @@ func (w *world) reconnect() {
 	w.cloud.setMode(answer{})
 	w.cloud.lag(0)
 	w.link.set(up)
+	w.back = time.Now()
 	dead := w.chance(15)
 	if dead {
 		w.deaf = time.Now().Add(25 * time.Second)

@@ -19,9 +19,11 @@ import (
 )
 
 // floor is a version that the node has been told of for 2 s, with the pods that were called startable then, their
-// last tokens, and how the files of the store were.
+// last tokens, and how the files of the store were. Secrets and ConfigMaps are followed again within some seconds after
+// kube-apiserver is back, so that many nodes do not ask at the same time: of these the node was told at version named.
 type floor struct {
 	version uint64
+	named   uint64
 	safe    map[types.UID]bool
 	tokens  map[types.UID]string
 	files   map[string]fileState
@@ -157,7 +159,10 @@ func (w *world) settle(limit time.Duration) {
 		if complaint != "" {
 			return complaint
 		}
-		next = floor{version: w.cloud.now(), safe: safe, tokens: map[types.UID]string{}}
+		next = floor{version: w.cloud.now(), named: w.memory.named, safe: safe, tokens: map[types.UID]string{}}
+		if time.Since(w.back) > 15*time.Second {
+			next.named = next.version
+		}
 		for uid := range safe {
 			next.tokens[uid] = w.kubelet.token(uid)
 		}
@@ -280,6 +285,7 @@ func (w *world) judgeAway() {
 	w.note("pods are answered after %.1f s at version %s", took.Seconds(), list.ResourceVersion)
 	w.judgeSnapshot(list)
 	w.within(15*time.Second, "the kubelet has the truth", w.wrongStores)
+	time.Sleep(1500 * time.Millisecond) // explain is made again every second
 	missing, err := w.machine.explain()
 	if err != nil {
 		w.fail("explain: %v", err)
@@ -335,7 +341,7 @@ func (w *world) judgePod(ctx context.Context, client kubernetes.Interface, pod *
 		} else {
 			o, err = client.CoreV1().ConfigMaps(n.key.namespace).Get(ctx, n.key.name, metav1.GetOptions{})
 		}
-		want := w.cloud.versions(n.key, w.memory.version, w.until)
+		want := w.cloud.versions(n.key, w.memory.named, w.until)
 		switch {
 		case apierrors.IsNotFound(err):
 			o = nil
@@ -373,7 +379,7 @@ func (w *world) judgePod(ctx context.Context, client kubernetes.Interface, pod *
 // stillSafe reports whether nothing that a pod needs has changed since it was called startable.
 func (w *world) stillSafe(pod *corev1.Pod) bool {
 	for _, n := range needs(pod) {
-		if len(w.cloud.versions(n.key, w.memory.version, w.until)) > 1 {
+		if len(w.cloud.versions(n.key, w.memory.named, w.until)) > 1 {
 			return false
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,9 @@ var (
 )
 
 const rounds = 3
+
+// failed is set when a world has failed.
+var failed atomic.Bool
 
 func TestMain(m *testing.M) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // reflectors log each failure
@@ -46,6 +50,14 @@ func TestPromise(t *testing.T) {
 		}
 		t.Run(strconv.Itoa(number), func(t *testing.T) {
 			t.Parallel()
+			if failed.Load() && flag.Lookup("test.failfast").Value.String() == "true" {
+				t.Skip("a world has failed")
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					failed.Store(true)
+				}
+			})
 			w := newWorld(t, number, rand.New(rand.NewPCG(*seed, uint64(number))))
 			w.note("-lite.seed=%d -lite.world=%d", *seed, number)
 			w.machine.start()

@@ -78,9 +78,15 @@ func (l *link) set(state int32) {
 		case refused:
 			reset(connection)
 		case hole, silent:
-			frozen.Store(true)
+			freeze(connection, frozen)
 		}
 	}
+}
+
+// freeze has a connection say nothing any more. The node's kernel notices a dead peer after 22.5 s.
+func freeze(connection net.Conn, frozen *atomic.Bool) {
+	frozen.Store(true)
+	time.AfterFunc(22500*time.Millisecond, func() { reset(connection) })
 }
 
 // breakFrozen ends the connections that say nothing any more.
@@ -104,8 +110,10 @@ func (l *link) serve(near net.Conn) {
 	l.mu.Lock()
 	l.open[near] = &frozen
 	state := l.state.Load()
-	frozen.Store(state == hole)
 	l.mu.Unlock()
+	if state == hole {
+		freeze(near, &frozen)
+	}
 	defer func() {
 		l.mu.Lock()
 		delete(l.open, near)

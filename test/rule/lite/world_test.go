@@ -45,6 +45,8 @@ type world struct {
 	large bool
 	// deaf is until when lite-apiserver may not have noticed that its connections are dead.
 	deaf time.Time
+	// back is when kube-apiserver was back last.
+	back time.Time
 	// diskBroken is set while the disk takes nothing.
 	diskBroken bool
 }

@@ -120,6 +120,16 @@ func (w *world) trouble() (lost bool) {
 	case 0, 1:
 		w.note("a kube-apiserver that lags answers")
 		w.cloud.lag(uint64(3 + w.random.IntN(12)))
+		switch w.random.IntN(4) {
+		case 0, 1:
+			w.note("its watches end with 410")
+			w.cloud.cutWatches(true)
+		case 2:
+			w.note("lite-apiserver restarts")
+			w.machine.kill()
+			w.memory = w.disk
+			w.machine.start()
+		}
 		time.Sleep(time.Duration(500+w.random.IntN(3000)) * time.Millisecond)
 		if w.chance(50) {
 			w.cloud.lag(0)
@@ -224,6 +234,16 @@ func (w *world) awaitDelete(v verdict) bool {
 }
 
 func (w *world) loseDelete() (lost bool) {
+	if page := pick(w, gateways...); w.chance(25) && !slices.Contains(strings.Split(*without, ","), "DELETE") {
+		if lost = w.awaitDelete(verdict{page: &page}); lost {
+			time.Sleep(200 * time.Millisecond) // the answer comes
+			w.note("a DELETE was answered by %s", page.name)
+			w.link.set(refused)
+			w.kubelet.stop() // it does not repeat what was answered
+			w.kubelet = w.newKubelet()
+		}
+		return lost
+	}
 	state, applied := pick[int32](w, refused, hole, silent), w.chance(50)
 	lost = w.awaitDelete(verdict{applied: applied, lost: func() { w.link.set(state) }})
 	w.note("the answer to a DELETE is lost: %v, it was applied: %v", lost, applied)

@@ -279,8 +279,8 @@ func (k *kubelet) token(uid types.UID) string {
 // end stops the containers of a pod, and confirms that nothing is left of it, as the status manager does.
 func (k *kubelet) end(pod *corev1.Pod) {
 	k.mu.Lock()
-	end, known := k.ends[pod.UID]
-	if !known {
+	end := k.ends[pod.UID]
+	if end.IsZero() {
 		end = time.Now().Add(time.Duration(len(k.ends)%4) * 400 * time.Millisecond)
 		k.ends[pod.UID] = end
 	}
@@ -292,8 +292,8 @@ func (k *kubelet) end(pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(k.ctx, 5*time.Second)
 	defer cancel()
 	pods := k.client.CoreV1().Pods(pod.Namespace)
-	there, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
-	if err != nil || there.UID != pod.UID {
+	known, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil || known.UID != pod.UID {
 		return
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Succeeded"}}`, pod.UID)
@@ -306,7 +306,8 @@ func (k *kubelet) end(pod *corev1.Pod) {
 	k.w.note("the kubelet's DELETE of %s %s: %v", pod.Name, pod.UID, err)
 	switch {
 	case err == nil:
-		k.w.set(k.w.gone, pod.UID, true)
+		there := k.w.cloud.get(keyOf("pods", pod)) // what was answered may not be kube-apiserver's
+		k.w.set(k.w.gone, pod.UID, there == nil || there.GetUID() != pod.UID)
 		k.mu.Lock()
 		k.over[pod.UID] = true
 		k.mu.Unlock()

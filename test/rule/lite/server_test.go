@@ -120,6 +120,15 @@ type answer struct {
 	gateway bool
 }
 
+func (a answer) write(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", a.contentType)
+	if a.code == http.StatusFound {
+		w.Header().Set("Location", "https://127.0.0.1:1/login")
+	}
+	w.WriteHeader(a.code)
+	_, _ = io.WriteString(w, a.body)
+}
+
 func statusBody(code int, reason string) string {
 	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":%q,"code":%d}`,
 		reason, code)
@@ -150,7 +159,8 @@ var (
 type verdict struct {
 	code    int // 409, 403, or 0
 	applied bool
-	lost    func() // called instead of an answer
+	lost    func()  // called instead of an answer
+	page    *answer // what something else answers in kube-apiserver's place
 }
 
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -158,12 +168,7 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	mode := c.mode
 	c.mu.Unlock()
 	if mode.body != "" {
-		w.Header().Set("Content-Type", mode.contentType)
-		if mode.code == http.StatusFound {
-			w.Header().Set("Location", "https://127.0.0.1:1/login")
-		}
-		w.WriteHeader(mode.code)
-		_, _ = io.WriteString(w, mode.body)
+		mode.write(w)
 		return
 	}
 	user := c.user(r)
@@ -375,11 +380,13 @@ func (c *cloud) serveDelete(w http.ResponseWriter, r *http.Request, k key) {
 	}
 	conflict := pod != nil && options.Preconditions != nil && options.Preconditions.UID != nil &&
 		*options.Preconditions.UID != pod.UID
-	if pod != nil && !conflict && v.code == 0 && (v.lost == nil || v.applied) && len(options.DryRun) == 0 {
+	if pod != nil && !conflict && v.code == 0 && v.page == nil && (v.lost == nil || v.applied) && len(options.DryRun) == 0 {
 		c.store(k, nil)
 	}
 	c.mu.Unlock()
 	switch {
+	case v.page != nil:
+		v.page.write(w)
 	case v.lost != nil:
 		v.lost()
 		<-r.Context().Done()

@@ -59,17 +59,16 @@ type cloud struct {
 	mu sync.Mutex
 	// changes are in order. Watches from before oldest are answered with 410. replica, if not 0, is the version that a
 	// kube-apiserver has that lags behind. cuts counts the ends of all watches; expired is set if they end with 410.
-	changes         []change
-	head, oldest    uint64
-	replica         uint64
-	cuts            int
-	expired         bool
-	grown           chan struct{}
-	mode            answer
-	onDelete        func(*corev1.Pod) verdict
-	tokens          map[string]types.UID
-	uids            int
-	passed, refused int
+	changes      []change
+	head, oldest uint64
+	replica      uint64
+	cuts         int
+	expired      bool
+	grown        chan struct{}
+	mode         answer
+	onDelete     func(*corev1.Pod) verdict
+	tokens       map[string]types.UID
+	uids         int
 }
 
 func newCloud(keys *keys) *cloud {
@@ -224,7 +223,7 @@ func (c *cloud) visible() uint64 {
 	return c.head
 }
 
-func attributes(resource string, o object) fields.Set {
+func attributes(o object) fields.Set {
 	set := fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()}
 	switch typed := o.(type) {
 	case *corev1.Pod:
@@ -245,7 +244,7 @@ type request struct {
 
 func (q request) matches(k key, o object) bool {
 	return o != nil && k.resource == q.resource && (q.namespace == "" || k.namespace == q.namespace) &&
-		q.selector.Matches(attributes(q.resource, o))
+		q.selector.Matches(attributes(o))
 }
 
 // since is the version that a list or the start of a watch is answered with, or what is wrong with the request.

@@ -296,8 +296,8 @@ func (w *world) cutOff(already bool) {
 	w.until = w.cloud.now()
 }
 
-// gateway puts something in kube-apiserver's place, which may break connections. It returns false if all of them are left
-// out by a flag.
+// gateway puts something in kube-apiserver's place, which may break connections. It returns false if a flag leaves out
+// all of them.
 func (w *world) gateway() bool {
 	all := slices.DeleteFunc(slices.Clone(gateways), func(a answer) bool {
 		return slices.Contains(strings.Split(*without, ","), a.name)
@@ -431,18 +431,17 @@ type fileState struct {
 func (m *machine) files() map[string]fileState {
 	all := map[string]fileState{}
 	_ = filepath.WalkDir(m.store(), func(path string, entry fs.DirEntry, err error) error { // it may be removed
-		if err != nil || entry.IsDir() {
-			return nil
-		}
-		if info, err := entry.Info(); err == nil {
-			all[path] = fileState{info, info.Size()}
+		if err == nil && !entry.IsDir() {
+			if info, err := entry.Info(); err == nil {
+				all[path] = fileState{info, info.Size()}
+			}
 		}
 		return nil
 	})
 	return all
 }
 
-// tear damages the end of the file that was written last, of that what was written since all was said to be on the disk.
+// tear damages the end of the file that was written last, but nothing that was there when everything was called saved.
 func (w *world) tear() {
 	last := ""
 	files := w.machine.files()
@@ -458,7 +457,8 @@ func (w *world) tear() {
 	must(err)
 	before, known := w.disk.files[last]
 	switch {
-	case w.deletes() > w.disk.deletes || !known || !os.SameFile(before.info, files[last].info) || before.size >= int64(len(content)):
+	case w.deletes() > w.disk.deletes || !known || !os.SameFile(before.info, files[last].info) ||
+		before.size >= int64(len(content)):
 		content = append(content, make([]byte, 1+w.random.IntN(100))...)
 		w.note("half a record is at the end of %s", filepath.Base(last))
 	case w.chance(50):

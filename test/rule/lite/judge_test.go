@@ -70,7 +70,7 @@ func (w *world) truth(resource string, version uint64) map[key]object {
 	defer w.cloud.mu.Unlock()
 	all := w.cloud.state(resource, version)
 	selector := selectorOf(resource)
-	maps.DeleteFunc(all, func(_ key, o object) bool { return !selector.Matches(attributes(resource, o)) })
+	maps.DeleteFunc(all, func(_ key, o object) bool { return !selector.Matches(attributes(o)) })
 	return all
 }
 
@@ -104,12 +104,14 @@ func (w *world) unsettled() string {
 			pod, isPod := o.(*corev1.Pod)
 			switch {
 			case isPod && pod.DeletionTimestamp != nil:
-				return fmt.Sprintf("pod %s %s is still terminating, the kubelet has it: %v", k.name, pod.UID, got[k] != nil)
+				return fmt.Sprintf("pod %s %s is still terminating, the kubelet has it: %v", k.name, pod.UID,
+					got[k] != nil)
 			case isPod && w.complete(pod) && !hasRun(pod):
 				return fmt.Sprintf("pod %s has not started", k.name)
 			}
 			if got[k] == nil || got[k].GetResourceVersion() != o.GetResourceVersion() {
-				return fmt.Sprintf("the kubelet does not have %s %s at version %s", resource, k.name, o.GetResourceVersion())
+				return fmt.Sprintf("the kubelet does not have %s %s at version %s", resource, k.name,
+					o.GetResourceVersion())
 			}
 		}
 		for k := range got {
@@ -189,7 +191,7 @@ func (w *world) acceptable(k key, selector fields.Selector) []object {
 	for i, o := range all {
 		switch {
 		case o == nil:
-		case !selector.Matches(attributes(k.resource, o)) || w.is(w.gone, o.GetUID()):
+		case !selector.Matches(attributes(o)) || w.is(w.gone, o.GetUID()):
 			all[i] = nil
 		case w.is(w.deleted, o.GetUID()):
 			unknown = true // a DELETE may be noted, or have been lost before that
@@ -307,7 +309,8 @@ func (w *world) judgeAway() {
 func (w *world) judgeSnapshot(list *corev1.PodList) {
 	version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
 	if err != nil || version > w.until {
-		w.fail("the list of pods has version %q, promised are %d to %d", list.ResourceVersion, w.memory.version, w.until)
+		w.fail("the list of pods has version %q, promised are %d to %d", list.ResourceVersion, w.memory.version,
+			w.until)
 	}
 	version = max(version, w.memory.version)
 	got := map[key]object{}
@@ -348,8 +351,8 @@ func (w *world) judgePod(ctx context.Context, client kubernetes.Interface, pod *
 		case err != nil && !promised && !startable:
 			continue
 		case err != nil:
-			w.fail("pod %s was called startable before: %v, now: %v; %v is answered with %v", pod.Name, promised, startable,
-				n.key, err)
+			w.fail("pod %s was called startable before: %v, now: %v; %v is answered with %v", pod.Name, promised,
+				startable, n.key, err)
 		}
 		if !slices.ContainsFunc(want, func(v object) bool { return same(o, v) }) {
 			w.fail("%v is answered as %s (%v), and was %s", n.key, describe(o), err, describe(want...))

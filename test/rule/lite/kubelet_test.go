@@ -139,7 +139,8 @@ func (k *kubelet) follow(
 	ctx context.Context, resource, namespace, field string, object runtime.Object,
 ) (cache.Store, func() string) {
 	selector := fields.ParseSelectorOrDie(field)
-	var lw cache.ListerWatcher = cache.NewListWatchFromClient(restClient(k.client, resource), resource, namespace, selector)
+	var lw cache.ListerWatcher = cache.NewListWatchFromClient(restClient(k.client, resource), resource, namespace,
+		selector)
 	if k.classic {
 		lw = classically{lw}
 	}
@@ -261,8 +262,8 @@ func (k *kubelet) start(pod *corev1.Pod) {
 		k.mu.Unlock()
 	}
 	if len(pod.Status.ContainerStatuses) == 0 {
-		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Running","containerStatuses":[{"name":"c",`+
-			`"image":"i","imageID":"i@sha256:1","containerID":"c://1","ready":true,"restartCount":0,`+
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Running","containerStatuses":[{`+
+			`"name":"c","image":"i","imageID":"i@sha256:1","containerID":"c://1","ready":true,"restartCount":0,`+
 			`"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}`, pod.UID)
 		_, _ = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{}, "status") // it reports again
@@ -297,7 +298,8 @@ func (k *kubelet) end(pod *corev1.Pod) {
 		return
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Succeeded"}}`, pod.UID)
-	if _, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	_, err = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
 		return
 	}
 	k.w.set(k.w.deleted, pod.UID, true)

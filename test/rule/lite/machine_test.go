@@ -49,6 +49,7 @@ type link struct {
 }
 
 func newLink(t *testing.T, to string) *link {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	l := &link{listener: listener, to: to, open: map[net.Conn]*atomic.Bool{}}
@@ -175,6 +176,7 @@ type machine struct {
 }
 
 func newMachine(t *testing.T, k *keys, server string) *machine {
+	t.Helper()
 	m := &machine{t: t, dir: t.TempDir()}
 	var err error
 	m.certificate, err = tls.X509KeyPair(k.kubelet, k.kubeletKey)
@@ -197,7 +199,7 @@ func newMachine(t *testing.T, k *keys, server string) *machine {
 		if t.Failed() {
 			content, _ := os.ReadFile(filepath.Join(m.dir, "log"))
 			lines := slices.DeleteFunc(strings.Split(string(content), "\n"), func(line string) bool {
-				return os.Getenv("ALL") == "" && strings.Contains(line, "trying again") || strings.Contains(line, "reverseproxy") ||
+				return strings.Contains(line, "trying again") || strings.Contains(line, "reverseproxy") ||
 					strings.Contains(line, "handshake")
 			})
 			t.Logf("lite-apiserver:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))

@@ -380,7 +380,8 @@ func (c *cloud) serveDelete(w http.ResponseWriter, r *http.Request, k key) {
 	}
 	conflict := pod != nil && options.Preconditions != nil && options.Preconditions.UID != nil &&
 		*options.Preconditions.UID != pod.UID
-	if pod != nil && !conflict && v.code == 0 && v.page == nil && (v.lost == nil || v.applied) && len(options.DryRun) == 0 {
+	answered := v.code == 0 && v.page == nil && v.lost == nil
+	if pod != nil && !conflict && (answered || v.applied) && len(options.DryRun) == 0 {
 		c.store(k, nil)
 	}
 	c.mu.Unlock()
@@ -439,7 +440,7 @@ func newStream(w http.ResponseWriter, r *http.Request) *stream {
 	}
 	w.WriteHeader(http.StatusOK)
 	s := &stream{w: w, flusher: http.NewResponseController(w)}
-	frames := info.StreamSerializer.Framer.NewFrameWriter(w)
+	frames := info.StreamSerializer.NewFrameWriter(w)
 	s.encode = func(kind string, o runtime.Object) error {
 		gvk, _, err := scheme.Scheme.ObjectKinds(o)
 		must(err)
@@ -447,8 +448,9 @@ func newStream(w http.ResponseWriter, r *http.Request) *stream {
 		if _, isStatus := o.(*metav1.Status); isStatus {
 			version = metav1.Unversioned
 		}
-		encoder := restwatch.NewEncoder(streaming.NewEncoder(frames, scheme.Codecs.EncoderForVersion(
-			info.StreamSerializer.Serializer, corev1.SchemeGroupVersion)), scheme.Codecs.EncoderForVersion(info.Serializer, version))
+		outer := scheme.Codecs.EncoderForVersion(info.StreamSerializer.Serializer, corev1.SchemeGroupVersion)
+		encoder := restwatch.NewEncoder(streaming.NewEncoder(frames, outer),
+			scheme.Codecs.EncoderForVersion(info.Serializer, version))
 		return encoder.Encode(&watch.Event{Type: watch.EventType(kind), Object: o})
 	}
 	s.err = s.flusher.Flush()

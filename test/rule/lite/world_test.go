@@ -52,6 +52,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, number int, random *rand.Rand) *world {
+	t.Helper()
 	k := newKeys(number)
 	w := &world{t: t, name: fmt.Sprint("world ", number), random: random, cloud: newCloud(k), began: time.Now(),
 		deleted: map[types.UID]bool{}, gone: map[types.UID]bool{},
@@ -77,7 +78,8 @@ func pick[T any](w *world, from ...T) T { return from[w.random.IntN(len(from))] 
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fmt.Fprintf(&w.log, "%6.1f s, version %d: %s\n", time.Since(w.began).Seconds(), w.cloud.now(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(&w.log, "%6.1f s, version %d: %s\n", time.Since(w.began).Seconds(), w.cloud.now(),
+		fmt.Sprintf(format, args...))
 }
 
 // set notes something about a pod in deleted or gone.
@@ -193,9 +195,11 @@ func (w *world) newPod(name, on string, token bool) *corev1.Pod {
 	if token {
 		pod.Spec.ServiceAccountName = account
 		add(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](3607)}},
-			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
-				Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}}}}})
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+				ExpirationSeconds: ptr.To[int64](3607)}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}}}}})
 	}
 	pod.Spec.Containers = []corev1.Container{container}
 	return pod

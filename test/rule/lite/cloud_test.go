@@ -152,6 +152,7 @@ func (c *cloud) store(k key, o object) {
 		o = o.DeepCopyObject().(object)
 		if o.GetUID() == "" {
 			c.uids++
+			o.SetGeneration(int64(c.uids))
 			o.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", c.keys.number, c.uids)))
 			o.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
 		}

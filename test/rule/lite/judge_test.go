@@ -154,6 +154,7 @@ func (w *world) settle(limit time.Duration) {
 	took := w.within(limit, "the kubelet follows", w.unsettled)
 	time.Sleep(time.Until(w.deaf))
 	w.note("the kubelet knows all after %.1f s", took.Seconds())
+	w.readAsAgent()
 	var next floor
 	saved := false
 	w.within(30*time.Second, "explain is right and all is on the disk", func() string {
@@ -182,6 +183,25 @@ func (w *world) settle(limit time.Duration) {
 		w.disk = next
 	}
 	w.note("settled at version %d, on the disk: %v", next.version, saved)
+}
+
+// readAsAgent reads Services with the account's tokens, which are answered while kube-apiserver is away if they were
+// read before.
+func (w *world) readAsAgent() {
+	w.t.Helper()
+	for _, pod := range w.kubelet.pods() {
+		if token := w.kubelet.token(pod.UID); token != "" && pod.DeletionTimestamp == nil {
+			w.within(20*time.Second, "the account's request passes", func() string {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				defer cancel()
+				_, err := w.agentClient(token).CoreV1().Services("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+				if err != nil && !apierrors.IsUnauthorized(err) { // the pod may be gone meanwhile
+					return err.Error()
+				}
+				return ""
+			})
+		}
+	}
 }
 
 // acceptable are the states of an object that may be answered while kube-apiserver is away.

@@ -297,10 +297,12 @@ func (k *kubelet) end(pod *corev1.Pod) {
 	if err != nil || known.UID != pod.UID {
 		return
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Succeeded"}}`, pod.UID)
-	_, err = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil {
-		return
+	if known.Status.Phase != corev1.PodSucceeded {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"phase":"Succeeded"}}`, pod.UID)
+		_, err = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if err != nil || known.Generation%2 == 0 { // the DELETE comes at once, or the next time
+			return
+		}
 	}
 	k.w.set(k.w.deleted, pod.UID, true)
 	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0),

@@ -38,8 +38,9 @@ type Target struct {
 	UpgradeTransport http.RoundTripper
 	// Link is suspected when a request has no answer for some seconds. The request is given up only while it is away.
 	Link Link
-	// Answered, if set, is called with each answer before it is passed on.
-	Answered func(*http.Response)
+	// Answered, if set, is called with each request and its answer before that is passed on, or 503 in place of it if
+	// there is an error.
+	Answered func(asked *http.Request, answer *http.Response) error
 	// Stopping is done when the process is about to end. Streams then end as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
@@ -47,7 +48,7 @@ type Target struct {
 // Forward passes every request on. Responses of unknown length, such as watches and logs, are flushed as they come;
 // httputil does that by itself.
 func Forward(target Target) http.Handler {
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = target.URL.Scheme, target.URL.Host, target.URL.Host
 			r.Out.URL.Path = joinPath(target.URL.Path, r.In.URL.Path)
@@ -65,7 +66,16 @@ func Forward(target Target) http.Handler {
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
+	if target.Answered == nil {
+		return proxy
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, r)))
+	})
 }
+
+// askedKey is the key of the context's value that has the request before its path got the upstream's prefix.
+type askedKey struct{}
 
 // bufferPool implements httputil.BufferPool. Without one each answer takes a buffer of 32 kB, and a small process
 // collects its garbage after a hundred of them.
@@ -86,7 +96,10 @@ func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)
 // modifyResponse calls Answered, and makes a stream, such as a watch, end when the process is about to end.
 func (t Target) modifyResponse(r *http.Response) error {
 	if t.Answered != nil {
-		t.Answered(r)
+		asked, _ := r.Request.Context().Value(askedKey{}).(*http.Request) // Forward puts it there
+		if err := t.Answered(asked, r); err != nil {
+			return err
+		}
 	}
 	if t.Stopping == nil || r.ContentLength >= 0 || !isStream(r.Request) {
 		return nil

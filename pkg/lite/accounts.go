@@ -122,11 +122,11 @@ func (s *Store) noteScope(in scope, until time.Time) {
 // noteRead notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
 // and authorised the request. So the token is not verified here. The noted scope is then read with this node's own
 // token of the same account, so a mistake could not reveal more than that account may read.
-func (s *Server) noteRead(answer *http.Response) {
-	if len(s.store.accounts) == 0 || answer.StatusCode != http.StatusOK || answer.Request.Method != http.MethodGet {
+func (s *Server) noteRead(asked *http.Request, answer *http.Response) {
+	if len(s.store.accounts) == 0 || answer.StatusCode != http.StatusOK || asked.Method != http.MethodGet {
 		return
 	}
-	parsed, said, err := parseToken(bearerOf(answer.Request))
+	parsed, said, err := parseToken(bearerOf(asked))
 	if err != nil || !s.store.accounts[said.account()] {
 		return
 	}
@@ -135,18 +135,10 @@ func (s *Server) noteRead(answer *http.Response) {
 		s.store.keysAt = time.Time{} // they are fetched again
 		s.store.mu.Unlock()
 	}
-	asked, ok := answer.Request.Context().Value(askedKey{}).(*http.Request)
-	if !ok {
-		return
-	}
 	if in, ok := s.store.scopeOf(asked, said.account()); ok {
 		s.store.noteScope(in, readUntil(asked))
 	}
 }
-
-// askedKey is the key of the context's value that has the caller's request: the one that is passed on has the path that
-// kube-apiserver is behind.
-type askedKey struct{}
 
 // readUntil returns when a read that begins now ends.
 func readUntil(r *http.Request) time.Time {

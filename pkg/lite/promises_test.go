@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -258,6 +259,13 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 // TestGatewayWithoutAServer: a gateway before kube-apiserver loses it, and answers everything with 404, or with a page
 // of its own. The kubelet soon gets what is kept, and after a reboot at once.
 func TestGatewayWithoutAServer(t *testing.T) {
+	says := func(code int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		}
+	}
 	for name, page := range map[string]http.HandlerFunc{
 		"404": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "default backend - 404", http.StatusNotFound)
@@ -269,6 +277,9 @@ func TestGatewayWithoutAServer(t *testing.T) {
 		"a redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://login.example.com/", http.StatusFound)
 		},
+		"JSON":            says(http.StatusOK, `{"error":"x"}`),
+		"404 in JSON":     says(http.StatusNotFound, `{"error":"x"}`),
+		"an empty object": says(http.StatusOK, `{"kind":"List","apiVersion":"v1","items":null}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -290,11 +301,12 @@ func TestGatewayWithoutAServer(t *testing.T) {
 			lose()
 			client := f.clientFor(f.kubelet())
 			patience.Until(t, "the kubelet gets what is kept", func() error {
+				_, notFound := client.CoreV1().Secrets("shop").Get(t.Context(), "password", metav1.GetOptions{})
 				pods, err := f.podsOfNode0(client)
-				if err == nil && len(pods) != 1 {
-					t.Fatalf("the kubelet gets %d pods", len(pods))
+				if err == nil && len(pods) != 1 || apierrors.IsNotFound(err) || apierrors.IsNotFound(notFound) {
+					t.Fatalf("the kubelet gets %d pods, %v, and of a Secret %v", len(pods), err, notFound)
 				}
-				return err
+				return errors.Join(err, notFound)
 			})
 			f.stop()
 			f.start()

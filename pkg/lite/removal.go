@@ -185,18 +185,18 @@ func (s *Server) commitRemoval(of *http.Request, uid types.UID, how outcome) {
 
 // settleRemoval records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's;
 // the kubelet then repeats the DELETE.
-func (s *Server) settleRemoval(answer *http.Response) {
-	pod, ok := answer.Request.Context().Value(removingKey{}).(removing)
+func (s *Server) settleRemoval(asked *http.Request, answer *http.Response) {
+	pod, ok := asked.Context().Value(removingKey{}).(removing)
 	if !ok {
 		return
 	}
 	switch code := answer.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices,
 		code == http.StatusNotFound && saysNotFound(answer, pod.name):
-		s.commitRemoval(answer.Request, pod.uid, confirmed)
+		s.commitRemoval(asked, pod.uid, confirmed)
 	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
 		code != http.StatusTooManyRequests && code != http.StatusNotFound:
-		s.commitRemoval(answer.Request, pod.uid, refused)
+		s.commitRemoval(asked, pod.uid, refused)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,7 +123,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	s := &Server{config: config, connection: connection, link: connection.Link(),
 		callers: quota.New(maxRequests), tokens: quota.New(maxRequests), answerBytes: quota.New(answersBytes),
 		writeTimeout: serve.DefaultWriteTimeout, store: newStore(nodeOf(certificate.Subject))}
-	s.link.Require("/api/v1/nodes/" + s.store.node)
+	s.link.RequireNode(s.store.node)
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.contactPrecision = min(maxContactPrecision, config.MaxOfflineAge/10)
@@ -164,15 +165,32 @@ func (s *Server) makeUpstreamClients() (err error) {
 
 // forward makes a handler that passes requests on. variant selects which of the node's own credentials it uses.
 func (s *Server) forward(
-	variant func(*rest.Config) *rest.Config, answered func(*http.Response),
+	variant func(*rest.Config) *rest.Config, answered func(asked *http.Request, answer *http.Response),
 ) (http.Handler, error) {
 	ordinary, upgrade, err := s.connection.Transports(variant)
 	if err != nil {
 		return nil, err
 	}
 	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: ordinary,
-		UpgradeTransport: upgrade, Link: s.link, Answered: answered, Stopping: s.stopping})
+		UpgradeTransport: upgrade, Link: s.link, Stopping: s.stopping,
+		Answered: func(asked *http.Request, answer *http.Response) error {
+			if s.isGateways(asked, answer) { // the link is suspected by now
+				return errors.New("what answers is not kube-apiserver")
+			}
+			answered(asked, answer)
+			return nil
+		}})
 	return filters.WithoutFalseUpgrades()(forward), nil
+}
+
+// isGateways reports whether a client would take the answer of a gateway for kube-apiserver's word on objects. An empty
+// list would remove the node's pods, and a page with 404 would say that a Secret does not exist. (With such a page
+// kube-apiserver says only that it does not serve a resource.)
+func (s *Server) isGateways(asked *http.Request, answer *http.Response) bool {
+	info, code := serve.ParseRequest(asked), answer.StatusCode
+	return info.Resource != "" && slices.Contains([]string{"", "status", "token"}, info.Subresource) &&
+		(code < http.StatusBadRequest || code == http.StatusNotFound && s.store.kindOf(info, kind{}) != nil) &&
+		apiclient.MayBeGateways(answer)
 }
 
 // httpServer makes the server of a TLS address.
@@ -247,7 +265,7 @@ func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
 		s.answerAway(w, r, account, err, back)
 		return
 	}
-	s.asCaller.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), askedKey{}, r)))
+	s.asCaller.ServeHTTP(w, r)
 }
 
 // Run serves until ctx is done, or fails.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -28,8 +29,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -95,7 +98,28 @@ func (*cloud) write(w http.ResponseWriter, object any) {
 	}
 }
 
+// ServeHTTP answers with objects in protobuf where the client prefers that, as kube-apiserver does.
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) || isWatch(r) {
+		c.answer(w, r)
+		return
+	}
+	said := httptest.NewRecorder()
+	c.answer(said, r)
+	maps.Copy(w.Header(), said.Header())
+	body := said.Body.Bytes()
+	if o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
+		var encoded bytes.Buffer
+		if protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(o, &encoded) == nil {
+			body = encoded.Bytes()
+			w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		}
+	}
+	w.WriteHeader(said.Code)
+	_, _ = w.Write(body) // if the client is gone, it needs no answer
+}
+
+func (c *cloud) answer(w http.ResponseWriter, r *http.Request) {
 	if c.gateway.Load() {
 		w.Header().Set("Retry-After", "60")
 		http.Error(w, "no server is available", http.StatusServiceUnavailable)

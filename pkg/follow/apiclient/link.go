@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -53,12 +54,12 @@ const (
 // A probe fails if it takes twice as long as the last one that was answered. It still goes on, and its answer counts
 // when it comes: on a slow link the API server is there for whoever waits as long.
 //
-// A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer of an API
-// server counts, except those with a status of 500 and above, which it sends in place of etcd. Pages, redirects and
-// other answers that only a gateway sends do not count.
+// A probe is a request that no cache answers, and with RequireNode another one that needs etcd. The object that it asks
+// for and every Status count, except with a status of 500 and above, which an API server sends in place of etcd. Pages,
+// redirects and other objects, which only a gateway sends, do not count.
 type Link struct {
 	probe func(ctx context.Context) error
-	// required is the path of Require; nil for none.
+	// required is the name of RequireNode's Node; nil for none.
 	required atomic.Pointer[string]
 
 	mu sync.Mutex
@@ -89,9 +90,12 @@ func (c *Connection) makeLink() (*Link, error) {
 	link.probe = func(ctx context.Context) error {
 		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
 		var asked errgroup.Group
-		asked.Go(func() error { return sendProbe(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
-		if path := link.required.Load(); path != nil {
-			asked.Go(func() error { return sendProbe(ctx, own, http.MethodGet, server.JoinPath(*path).String()) })
+		asked.Go(func() error {
+			return sendProbe(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String(), "SelfSubjectReview")
+		})
+		if node := link.required.Load(); node != nil {
+			path := server.JoinPath("/api/v1/nodes", *node)
+			asked.Go(func() error { return sendProbe(ctx, own, http.MethodGet, path.String(), "Node") })
 		}
 		return asked.Wait()
 	}
@@ -99,12 +103,12 @@ func (c *Connection) makeLink() (*Link, error) {
 	return link, nil
 }
 
-// Require makes probes also read the object at a path. kube-apiserver reads it from etcd, so an API server that has
-// lost its etcd is away. It still answers reviews, and lists of its watch cache.
-func (l *Link) Require(path string) { l.required.Store(&path) }
+// RequireNode makes probes also read a Node. kube-apiserver reads it from etcd, so an API server that has lost its etcd
+// is away. It still answers reviews, and lists of its watch cache.
+func (l *Link) RequireNode(name string) { l.required.Store(&name) }
 
-// sendProbe makes a request of a probe.
-func sendProbe(ctx context.Context, through http.RoundTripper, method, address string) error {
+// sendProbe makes a request of a probe for an object of a kind.
+func sendProbe(ctx context.Context, through http.RoundTripper, method, address, kind string) error {
 	body := ""
 	if method == http.MethodPost {
 		body = review
@@ -120,17 +124,17 @@ func sendProbe(ctx context.Context, through http.RoundTripper, method, address s
 	}
 	answer, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
 	_ = response.Body.Close()                                     // only read
-	if !isAPIAnswer(response.StatusCode, answer) {
+	if !isAPIAnswer(response.StatusCode, answer, kind) {
 		return fmt.Errorf("the answer is %s, and not an API server's", response.Status)
 	}
 	return nil
 }
 
-// isAPIAnswer reports whether an API server that works sent an answer to a probe: an object in JSON, or the text of its
-// limits. It says so in an object too that it has no reviews, before 1.28.
-func isAPIAnswer(code int, answer []byte) bool {
-	return code < http.StatusInternalServerError && (code == http.StatusTooManyRequests ||
-		bytes.HasPrefix(bytes.TrimSpace(answer), []byte("{")) && bytes.Contains(answer, []byte(`"apiVersion"`)))
+// isAPIAnswer reports whether an API server that works sent an answer to a probe for an object of a kind, in JSON. Of
+// its limits it speaks in text. It says in a Status too that it has no reviews, before 1.28.
+func isAPIAnswer(code int, answer []byte, kind string) bool {
+	is := func(kind string) bool { return bytes.Contains(answer, []byte(`"kind":"`+kind+`"`)) }
+	return code < http.StatusInternalServerError && (code == http.StatusTooManyRequests || is("Status") || is(kind))
 }
 
 // AwayUntil returns a channel that is closed when the API server is back; nil while it answers.
@@ -263,7 +267,7 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 	var failed *net.OpError
 	switch {
 	case err == nil:
-		if mayBeGateways(response) {
+		if MayBeGateways(response) {
 			l.Suspect()
 		}
 	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):
@@ -274,10 +278,16 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 	}
 }
 
-// mayBeGateways reports whether an answer may be that of a gateway which has no API server: a failure, a redirect, a
-// refusal that is no object, or a page. An API server, or what it passes on to, sends each of these as well.
-func mayBeGateways(response *http.Response) bool {
+// MayBeGateways reports whether an answer may be that of a gateway which has no API server: a failure, a redirect, a
+// page, a refusal that is no object, or JSON in place of an object in protobuf. An API server, or what it passes on to,
+// sends each of these as well.
+func MayBeGateways(response *http.Response) bool {
 	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	asked := ""
+	if response.Request != nil {
+		asked = response.Request.Header.Get("Accept")
+	}
+	isReplaced := media == runtime.ContentTypeJSON && strings.HasPrefix(asked, runtime.ContentTypeProtobuf)
 	switch code := response.StatusCode; {
 	case code == http.StatusInternalServerError, code == http.StatusBadGateway, code == http.StatusServiceUnavailable,
 		code == http.StatusGatewayTimeout:
@@ -285,8 +295,8 @@ func mayBeGateways(response *http.Response) bool {
 	case code == http.StatusNotModified, code == http.StatusTooManyRequests, code > http.StatusInternalServerError:
 		return false
 	case code >= http.StatusBadRequest:
-		return !strings.HasPrefix(media, "application/")
+		return !strings.HasPrefix(media, "application/") || code == http.StatusNotFound && isReplaced
 	default:
-		return code >= http.StatusMultipleChoices || media == "text/html"
+		return code >= http.StatusMultipleChoices || media == "text/html" || isReplaced
 	}
 }

@@ -209,6 +209,8 @@ func TestLinkAsksTheServer(t *testing.T) {
 		{http.StatusNotFound, "404 page not found\n", true, false}, // a gateway that is written in Go
 		{http.StatusOK, object, false, true}, {http.StatusFound, "", true, false},
 		{http.StatusNotFound, `{"message":"no Route matched with those values"}`, true, false},
+		{http.StatusCreated, `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, false, true},
+		{http.StatusOK, `{"kind":"List","apiVersion":"v1","items":null}`, true, false},
 	} {
 		body.Store(test.body)
 		code.Store(int64(test.code))
@@ -229,9 +231,9 @@ func TestLinkAsksTheServer(t *testing.T) {
 	}
 }
 
-// TestLinkRequiresTheStore: an API server that answers reviews, and has lost its etcd, is away.
-func TestLinkRequiresTheStore(t *testing.T) {
-	const node, object = "/api/v1/nodes/n", `{"kind":"Node","apiVersion":"v1"}`
+// TestLinkRequiresTheNode: an API server that answers reviews, and has lost its etcd, is away.
+func TestLinkRequiresTheNode(t *testing.T) {
+	const node, object = "/api/v1/nodes/n", `{"kind":"Status","apiVersion":"v1"}`
 	var code atomic.Int32
 	var hangs atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -260,17 +262,17 @@ func TestLinkRequiresTheStore(t *testing.T) {
 		{http.StatusOK, false, false}, {http.StatusInternalServerError, false, true},
 		{http.StatusNotFound, false, false}, {http.StatusOK, true, true}, {http.StatusForbidden, false, false},
 	} {
-		link.Require(node)
+		link.RequireNode("n")
 		code.Store(int32(test.code))
 		hangs.Store(test.hangs)
 		link.ProbeOnce(t.Context())
 		if away := link.AwayUntil() != nil; away != test.away {
 			t.Errorf("%+v: away is %v", test, away)
 		}
-		link.Require("")
+		link.RequireNode("")
 		link.ProbeOnce(t.Context())
 		if link.AwayUntil() != nil {
-			t.Errorf("%+v: without Require it is away", test)
+			t.Errorf("%+v: without RequireNode it is away", test)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 const (
@@ -123,6 +124,9 @@ func (s *Store) noteScope(in scope, until time.Time) {
 // and authorised the request. So the token is not verified here. The noted scope is then read with this node's own
 // token of the same account, so a mistake could not reveal more than that account may read.
 func (s *Server) noteRead(asked *http.Request, answer *http.Response) {
+	if answer.StatusCode < http.StatusMultipleChoices { // the token is valid
+		quota.Prefer(asked.Context())
+	}
 	if len(s.store.accounts) == 0 || answer.StatusCode != http.StatusOK || asked.Method != http.MethodGet {
 		return
 	}

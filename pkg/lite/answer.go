@@ -93,7 +93,7 @@ func (s *Server) answerListOrWatch(w http.ResponseWriter, r *http.Request, in sc
 		return unknownAnswer(r)
 	}
 	if in == podScope(s.store.node) {
-		s.store.podsAnswered.Store(version)
+		s.store.podsAnswered.Store(true)
 	}
 	release, err := s.admit(w, in.kind.account, objects...)
 	if err != nil {

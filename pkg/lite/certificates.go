@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
@@ -30,8 +29,6 @@ const (
 	// Files of the state directory.
 	servingFile = "serving.pem"
 	trustFile   = "ca.crt"
-	// clusterFile has the CAs of the cluster that the store is of.
-	clusterFile = "cluster-ca.crt"
 	// KubeletFile is the name of the kubeconfig for the kubelet, in the state directory.
 	KubeletFile = "kubelet.conf"
 )
@@ -99,40 +96,6 @@ func (s *Server) useCA() error {
 	}
 	s.clientCAs.Store(pool)
 	return nil
-}
-
-// removeOtherCluster removes the store of another cluster, of which the kubeconfig names no CA, because the node has
-// joined this one since. The former cluster's pods must not start while kube-apiserver of this one is away.
-func (s *Server) removeOtherCluster(logger klog.Logger) error {
-	before, err := cert.CertsFromFile(filepath.Join(s.config.Dir, clusterFile))
-	now, caErr := s.connection.CA()
-	if err != nil || caErr != nil {
-		return caErr // of which cluster the store is was never written, or cannot be read
-	}
-	cas, err := cert.ParseCertsPEM(now)
-	if err != nil {
-		return err
-	}
-	for _, ca := range cas {
-		if slices.ContainsFunc(before, func(other *x509.Certificate) bool { // it may have been renewed with its key
-			return bytes.Equal(other.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo)
-		}) {
-			return nil
-		}
-	}
-	logger.Info("What is kept is of another cluster, none of whose CAs is in the kubeconfig: removing it")
-	if err := os.RemoveAll(filepath.Join(s.config.Dir, storeDir)); err != nil {
-		return fmt.Errorf("what is kept of another cluster cannot be removed: %w", err)
-	}
-	return nil
-}
-
-func (s *Server) writeClusterCA() error {
-	clusterCA, err := s.connection.CA()
-	if err != nil {
-		return err
-	}
-	return keepFile(filepath.Join(s.config.Dir, clusterFile), 0o644, clusterCA)
 }
 
 // tlsConfig returns the configuration of a listener, with the certificate that get returns. It asks for certificates of

@@ -32,14 +32,10 @@ const (
 // openDisk reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do
 // not keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) openDisk(logger klog.Logger) error {
-	s.foreign = s.removeOtherCluster(logger)
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
 		Key: s.config.SealKey, Lasting: isLasting, State: s.store.wholeState, StateSaved: s.store.noteStateSaved,
 		HourlyBytes: hourlyBytes})
 	s.disk = opened
-	if s.foreign != nil {
-		problems, state = append(problems, s.foreign), nil
-	}
 	for _, problem := range append(problems, s.store.load(state)...) {
 		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
 	}
@@ -65,9 +61,6 @@ func (s *Server) writeKubeletFiles(logger klog.Logger) {
 	}
 	if err == nil {
 		err = writeKubeconfig(s.config.Kubeconfig, s.config.Dir, s.config.Address)
-	}
-	if err == nil && s.foreign == nil {
-		err = s.writeClusterCA()
 	}
 	s.mu.Lock()
 	before := s.unwritten

@@ -422,3 +422,25 @@ func TestUnit(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchOverHTTP1 of an account lasts longer than an answer may take to be read, and the connection is used again.
+func TestWatchOverHTTP1(t *testing.T) {
+	t.Parallel()
+	f := newAccountsFixture(t)
+	f.prepare = func(s *Server) { s.writeTimeout = time.Second }
+	f.start()
+	f.readAll()
+	f.away()
+	config := f.withToken(f.tokenOf(dnsName))
+	config.NextProtos = []string{"http/1.1"}
+	for range 2 {
+		began := time.Now()
+		code, body, err := f.get(config, "/api/v1/services?watch=true&timeoutSeconds=3")
+		if took := time.Since(began); err != nil || code != http.StatusOK || took < 3*time.Second {
+			t.Errorf("after %s a watch ends: %d %s, %v", took, code, body, err)
+		}
+		if code, body, err := f.get(config, "/api/v1/services"); err != nil || code != http.StatusOK {
+			t.Errorf("a list after it: %d %s, %v", code, body, err)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -122,17 +121,17 @@ func (s *Store) forgetRemovals() {
 
 // mustListAgain reports whether the kubelet, which is about to continue a watch of its pods, may not know one that is
 // still being deleted for kube-apiserver, because the answers from the Store leave it out. kube-apiserver would send
-// only later changes, and a kubelet that has restarted would never repeat the DELETE. A list of kube-apiserver has a
-// newer version.
+// only later changes, and a kubelet that has restarted would never repeat the DELETE. It is reported once, as the
+// kubelet then has kube-apiserver's list.
 func (s *Store) mustListAgain(r *http.Request) bool {
+	if !s.podsAnswered.Load() { // as for almost every request
+		return false
+	}
 	info, query := serve.ParseRequest(r), r.URL.Query()
 	in := podScope(s.node)
 	if info.Group != "" || info.Resource != "pods" || info.Namespace != in.namespace ||
-		query.Get("fieldSelector") != in.fields || !isWatch(r) || serve.IsTrue(query, "sendInitialEvents") {
-		return false
-	}
-	from, err := strconv.ParseUint(query.Get("resourceVersion"), 10, 64)
-	if err != nil || from == 0 || from > s.podsAnswered.Load() {
+		query.Get("fieldSelector") != in.fields || !isWatch(r) || serve.IsTrue(query, "sendInitialEvents") ||
+		strings.Trim(query.Get("resourceVersion"), "0") == "" || !s.podsAnswered.Swap(false) {
 		return false
 	}
 	s.mu.Lock()

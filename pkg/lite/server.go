@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -92,8 +94,6 @@ type Server struct {
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
 
-	// foreign is why the store of another cluster, which is not used, could not be removed; nil if there is none.
-	foreign error
 	// explained is the last result of explain.
 	explained atomic.Pointer[Explanation]
 
@@ -198,8 +198,26 @@ func (s *Server) httpServer(
 	ctx context.Context, address string, get func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 ) *http.Server {
 	return &http.Server{Addr: address, Handler: s, TLSConfig: s.tlsConfig(get), ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
+		IdleTimeout: 3 * time.Minute, ErrorLog: newErrorLog(klog.Info), ConnContext: quota.WithCaller,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) }}
+}
+
+// errorLog passes on the first of the messages of each second: each connection that ends before its handshake causes
+// one, and who opens thousands of them should not wear out flash.
+type errorLog struct {
+	rate.Sometimes
+
+	to func(...any)
+}
+
+func newErrorLog(to func(...any)) *log.Logger {
+	return log.New(&errorLog{rate.Sometimes{Interval: time.Second}, to}, "", 0)
+}
+
+// Write implements io.Writer.
+func (l *errorLog) Write(message []byte) (int, error) {
+	l.Do(func() { l.to(string(message)) })
+	return len(message), nil
 }
 
 // ServeHTTP implements http.Handler. The kubelet is the client with a certificate of the cluster's CA for this node.
@@ -261,6 +279,8 @@ func (s *Server) serveCaller(w http.ResponseWriter, r *http.Request) {
 		account, err := s.store.authenticate(bearerOf(r))
 		if err != nil {
 			err = fmt.Errorf("kube-apiserver is away, and the token is not one that is answered without it: %w", err)
+		} else {
+			quota.Prefer(r.Context())
 		}
 		s.answerAway(w, r, account, err, back)
 		return

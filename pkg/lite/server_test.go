@@ -108,6 +108,9 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.answer(said, r)
 	maps.Copy(w.Header(), said.Header())
 	body := said.Body.Bytes()
+	if bytes.HasPrefix(body, []byte("{}")) {
+		body = []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+	}
 	if o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
 		var encoded bytes.Buffer
 		if protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(o, &encoded) == nil {
@@ -191,6 +194,9 @@ func (c *cloud) answer(w http.ResponseWriter, r *http.Request) {
 		c.write(w, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{
 			Token: token, ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}})
 	case r.URL.Query().Get("watch") == "true":
+		if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+			w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
+		}
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	case lags && version == "0":

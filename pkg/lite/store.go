@@ -31,9 +31,9 @@ type Store struct {
 
 	// recorded is how many changes there have been since the start of the process.
 	recorded atomic.Uint64
-	// podsAnswered is the newest version at which the kubelet may have the node's pods from an answer of this Store, or
-	// of an earlier process.
-	podsAnswered atomic.Uint64
+	// podsAnswered is set while the kubelet may have the node's pods from an answer of this Store, or of an earlier
+	// process.
+	podsAnswered atomic.Bool
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
@@ -128,6 +128,7 @@ func newStore(node string) *Store {
 		contactPrecision: maxContactPrecision,
 		needed:           make(chan struct{}, 1),
 	}
+	s.podsAnswered.Store(true)
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
 	}
@@ -179,7 +180,6 @@ func (s *Store) load(state map[string][]byte) (problems []error) {
 		}
 	}
 	s.lastContactHere = time.Now()
-	s.podsAnswered.Store(s.getOrAddSet(podScope(s.node)).version)
 	s.signalNeeds()
 	return problems
 }

@@ -1,19 +1,15 @@
 package lite
 
 import (
-	"bytes"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,86 +125,6 @@ func TestNewAuthority(t *testing.T) {
 	if reasons := f.report().Reasons; len(reasons) > 0 {
 		t.Errorf("/readyz says %q", reasons)
 	}
-}
-
-// TestAnotherCluster that the node has joined: nothing of the former cluster is in an answer, also if its store cannot
-// be removed. A CA that is replaced in steps is of the same cluster.
-func TestAnotherCluster(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.config.Dir = t.TempDir()
-	f.start()
-	f.followed()
-	next := tlstest.NewAuthority(t)
-	certificate := f.issue(next, "system:node:node0", nodesGroup)
-	f.writeKubeconfig(certificate, next)
-	patience.Until(t, "both CAs are known", func() error {
-		kept, err := os.ReadFile(filepath.Join(f.config.Dir, clusterFile))
-		if err == nil && !bytes.Contains(kept, next.PEM) {
-			err = errors.New("the new one is not")
-		}
-		return err
-	})
-	ask := func() int {
-		pods, err := f.podsOfNode0(f.clientFor(f.kubelet()))
-		if err != nil && !apierrors.IsServiceUnavailable(err) {
-			t.Error(err)
-		}
-		return len(pods)
-	}
-	f.authority = next
-	f.writeKubeconfig(certificate)
-	f.rebootWithoutTheCloud()
-	if n := ask(); n != 1 {
-		t.Fatalf("in the same cluster there are %d pods", n)
-	}
-	join := func() {
-		f.authority = tlstest.NewAuthority(t)
-		f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
-		f.rebootWithoutTheCloud()
-		if n := ask(); n != 0 {
-			t.Errorf("in another cluster there are %d pods of the former one", n)
-		}
-	}
-	kept, err := filepath.Glob(filepath.Join(f.config.Dir, storeDir, "store-*"))
-	f.must(err)
-	before, err := os.ReadFile(kept[0])
-	f.must(err)
-	for _, path := range kept {
-		if err := setImmutable(path, true); err != nil {
-			t.Logf("no file can be protected from being removed: %v", err)
-		}
-	}
-	release := func() {
-		for _, path := range kept {
-			_ = setImmutable(path, false) // it may be gone
-		}
-	}
-	defer release()
-	join()
-	release()
-	join()
-	if after, err := os.ReadFile(kept[0]); err == nil && bytes.HasPrefix(after, before) {
-		t.Error("the former cluster's store is left")
-	}
-}
-
-// setImmutable says whether a file may be changed or removed (chattr +i).
-func setImmutable(path string, immutable bool) error {
-	const flag = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
-	if err != nil {
-		return err
-	}
-	if flags &^= flag; immutable {
-		flags |= flag
-	}
-	return unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
 // TestFetchedAgain: what cannot be followed is fetched again after an outage, in which it may have changed.

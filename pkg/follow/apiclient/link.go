@@ -32,6 +32,10 @@ const (
 	leastPatience = 2 * time.Second
 	// suspectInterval is the time between two probes of an API server that answers.
 	suspectInterval = 250 * time.Millisecond
+	// answerInterval is the same for probes that answers cause, once each probe was answered for some seconds: a client
+	// may ask an aggregated API that is down all the time. It applies until there was no such answer for calmAfter.
+	answerInterval = 5 * time.Second
+	calmAfter      = time.Minute
 
 	// Spread is the time within which what can wait is done after the API server is back, so that a thousand nodes that
 	// lost it together do not ask at the same time.
@@ -69,6 +73,9 @@ type Link struct {
 	back []func()
 	// patience is how long a probe may take until it fails; guarded by mu.
 	patience time.Duration
+	// answerPause is how long answers cause no further probe, and paused until when; guarded by mu.
+	answerPause time.Duration
+	paused      time.Time
 	// probeWanted has a value when a probe is due at once.
 	probeWanted chan struct{}
 }
@@ -160,6 +167,7 @@ func (l *Link) NoteAway() {
 	defer l.mu.Unlock()
 	if l.away == nil {
 		l.away = make(chan struct{})
+		l.paused = time.Time{}
 		l.wake()
 	}
 }
@@ -171,6 +179,21 @@ func (l *Link) Suspect() {
 	if l.away == nil {
 		l.wake()
 	}
+}
+
+// suspectAnswer is Suspect because of an answer, which says less than an error.
+func (l *Link) suspectAnswer(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away != nil || now.Before(l.paused) {
+		return
+	}
+	if now.Sub(l.paused) > calmAfter {
+		l.answerPause = 0
+	}
+	l.answerPause = min(max(2*l.answerPause, suspectInterval), answerInterval)
+	l.paused = now.Add(l.answerPause)
+	l.wake()
 }
 
 func (l *Link) wake() {
@@ -268,7 +291,7 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 	switch {
 	case err == nil:
 		if MayBeGateways(response) {
-			l.Suspect()
+			l.suspectAnswer(time.Now())
 		}
 	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):
 	case errors.As(err, &failed) && failed.Op == "dial":

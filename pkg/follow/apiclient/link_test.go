@@ -301,3 +301,39 @@ func TestTransportsTellTheLink(t *testing.T) {
 		t.Errorf("nobody listens, and it is not away: %v", err)
 	}
 }
+
+// TestProbesOfAnswers become few while a client gets the same failure all the time and each probe is answered, also
+// with pauses. They are quick again after a calm time, and after an outage.
+func TestProbesOfAnswers(t *testing.T) {
+	t.Parallel()
+	l := newLink(func(context.Context) error { return nil })
+	now := time.Now()
+	probes := func(within time.Duration) (count int) {
+		for end := now.Add(within); now.Before(end); now = now.Add(100 * time.Millisecond) {
+			l.suspectAnswer(now)
+			select {
+			case <-l.probeWanted:
+				count++
+			default:
+			}
+		}
+		return count
+	}
+	if n := probes(time.Second); n < 2 {
+		t.Errorf("at first %d probes in a second", n)
+	}
+	if n := probes(time.Minute); n > 20 {
+		t.Errorf("%d probes a minute", n)
+	}
+	now = now.Add(2 * calmAfter)
+	if n := probes(time.Second); n < 2 {
+		t.Errorf("after a calm time %d probes in a second", n)
+	}
+	probes(time.Minute)
+	l.NoteAway()
+	<-l.probeWanted
+	l.noteProbeAnswer(0)
+	if n := probes(time.Second); n < 2 {
+		t.Errorf("after an outage %d probes in a second", n)
+	}
+}

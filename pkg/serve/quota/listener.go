@@ -1,11 +1,13 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/klog/v2"
 )
@@ -19,7 +21,7 @@ type Listener struct {
 	// Logger gets a line for every connection that is refused, at V(2).
 	Logger klog.Logger
 	// Replaces is set if a connection without a place gets that of older ones that Keep was not called for: of the same
-	// caller, or of all callers if this one has none.
+	// caller, or of all callers if this one has none. Those that Prefer was called for come last.
 	Replaces bool
 
 	mu sync.Mutex
@@ -72,8 +74,21 @@ func (l *Listener) closeOldest(caller string) bool {
 	if len(open) == 0 {
 		return false
 	}
-	oldest := max(slices.IndexFunc(open, func(c *countedConn) bool { return c.caller == caller }), 0)
-	_ = open[oldest].Close() // its place counts
+	rank := func(c *countedConn) int {
+		switch own, preferred := c.caller == caller, c.preferred.Load(); {
+		case own && !preferred:
+			return 0
+		case own:
+			return 1
+		case !preferred:
+			return 2
+		default:
+			return 3
+		}
+	}
+	// Of equal ones it is the first.
+	oldest := slices.MinFunc(open, func(a, b *countedConn) int { return cmp.Compare(rank(a), rank(b)) })
+	_ = oldest.Close() // its place counts
 	return true
 }
 
@@ -85,6 +100,8 @@ type countedConn struct {
 	release func()
 	// keep protects the connection from being replaced; nil if none is.
 	keep func()
+	// preferred is set once Prefer was called.
+	preferred atomic.Bool
 }
 
 func (c *countedConn) Close() error {
@@ -114,6 +131,13 @@ func Caller(ctx context.Context) string {
 		return counted.caller
 	}
 	return ""
+}
+
+// Prefer makes newer connections replace the one in ctx only after all others of the same caller.
+func Prefer(ctx context.Context) {
+	if counted, ok := ctx.Value(connKey{}).(*countedConn); ok {
+		counted.preferred.Store(true)
+	}
 }
 
 // Keep protects the connection in ctx from being replaced by a newer one.

@@ -20,7 +20,8 @@ import (
 
 // floor is a version that the node has been told of for 2 s, with the pods that were called startable then, their
 // last tokens, and how the files of the store were. Secrets and ConfigMaps are followed again within some seconds after
-// kube-apiserver is back, so that many nodes do not ask at the same time: of these the node was told at version named.
+// kube-apiserver is back, so that many nodes do not ask at the same time: of these, and of what accounts read, the node
+// was told at version named.
 type floor struct {
 	version uint64
 	named   uint64
@@ -205,9 +206,9 @@ func (w *world) readAsAgent() {
 }
 
 // acceptable are the states of an object that may be answered while kube-apiserver is away.
-func (w *world) acceptable(k key, selector fields.Selector) []object {
-	all := w.cloud.versions(k, w.memory.version, w.until)
-	unknown := w.memory.version == 0
+func (w *world) acceptable(k key, selector fields.Selector, from uint64) []object {
+	all := w.cloud.versions(k, from, w.until)
+	unknown := from == 0
 	for i, o := range all {
 		switch {
 		case o == nil:
@@ -242,16 +243,16 @@ func same(got, want object) bool {
 	return apiequality.Semantic.DeepEqual(got, want)
 }
 
-// wrong says what of a resource is not as kube-apiserver has said it.
-func (w *world) wrong(resource string, got map[key]object) string {
+// wrong says what of a resource is not as kube-apiserver has said it since a version.
+func (w *world) wrong(resource string, got map[key]object, from uint64) string {
 	keys := maps.Clone(got)
-	maps.Copy(keys, w.truth(resource, w.memory.version))
+	maps.Copy(keys, w.truth(resource, from))
 	maps.Copy(keys, w.truth(resource, w.until))
 	for k := range keys {
-		want := w.acceptable(k, selectorOf(resource))
+		want := w.acceptable(k, selectorOf(resource), from)
 		if !slices.ContainsFunc(want, func(o object) bool { return same(got[k], o) }) {
 			return fmt.Sprintf("%s %s is answered as %s, it was between versions %d and %d: %s", resource, k.name,
-				describe(got[k]), w.memory.version, w.until, describe(want...))
+				describe(got[k]), from, w.until, describe(want...))
 		}
 	}
 	return ""
@@ -278,7 +279,7 @@ func (w *world) wrongStores() string {
 		maps.DeleteFunc(got, func(_ key, o object) bool { // it need not be told of what it has removed
 			return o.GetDeletionTimestamp() != nil && w.kubelet.hasEnded(o.GetUID()) && w.is(w.deleted, o.GetUID())
 		})
-		if complaint := w.wrong(resource, got); complaint != "" {
+		if complaint := w.wrong(resource, got, w.memory.version); complaint != "" {
 			return complaint
 		}
 	}
@@ -443,7 +444,7 @@ func (w *world) judgeAccount(ctx context.Context) {
 			for i := range services.Items {
 				got[keyOf("services", &services.Items[i])] = &services.Items[i]
 			}
-			if complaint := w.wrong("services", got); complaint != "" {
+			if complaint := w.wrong("services", got, w.memory.named); complaint != "" {
 				w.fail("the account: %s", complaint)
 			}
 		}

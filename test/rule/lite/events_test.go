@@ -196,6 +196,7 @@ func (w *world) restore(version uint64) {
 	}
 	w.mu.Unlock()
 	w.memory, w.disk = floor{}, floor{}
+	time.Sleep(30 * time.Second) // docs/operate.md asks for that before a kubelet is restarted
 	w.kubelet.stop()
 	w.kubelet = w.newKubelet()
 	for range 3 {

@@ -195,7 +195,7 @@ func (w *world) restore(version uint64) {
 		delete(w.deleted, o.GetUID())
 	}
 	w.mu.Unlock()
-	w.memory, w.disk = floor{}, floor{}
+	w.memory, w.disk, w.restored = floor{}, floor{}, true
 	time.Sleep(30 * time.Second) // docs/operate.md asks for that before a kubelet is restarted
 	w.kubelet.stop()
 	w.kubelet = w.newKubelet()
@@ -325,7 +325,7 @@ func (w *world) powerCut() {
 	}
 	w.machine.kill()
 	w.memory = w.disk
-	if w.chance(40) {
+	if w.chance(40) && !w.restored { // an older generation has versions from before the restore, as a backup has
 		w.tear()
 	}
 	w.machine.start()

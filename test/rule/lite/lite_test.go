@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seed    = flag.Uint64("lite.seed", 0, "the seed of the worlds; 0 for another one each time")
+	seed    = flag.Uint64("lite.seed", 1, "the seed of the worlds; 0 for another one each time")
 	worlds  = flag.Int("lite.worlds", 8, "how many worlds there are")
 	without = flag.String("lite.without", "", "names of gateways that are left out, comma-separated")
 	only    = flag.Int("lite.world", -1, "the only world of the seed that is made")

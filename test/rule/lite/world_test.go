@@ -49,6 +49,8 @@ type world struct {
 	back time.Time
 	// diskBroken is set while the disk takes nothing.
 	diskBroken bool
+	// restored is set once etcd was restored to a lower version.
+	restored bool
 }
 
 func newWorld(t *testing.T, number int, random *rand.Rand) *world {

@@ -218,3 +218,35 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 		t.Errorf("the view holds %d entries", n)
 	}
 }
+
+// TestStepThatPanics half-way: what it has changed is shown as what the facts have then.
+func TestStepThatPanics(t *testing.T) {
+	armed, broken := false, false
+	s := syncedStore(t, storagetest.Options{Broken: func(error) { broken = true }, Panics: func() bool {
+		now := armed
+		armed = false
+		return now
+	}})
+	s.Services().Replace([]*wire.Object{wiretest.Service("a", "")})
+	armed = true // reading the keys, which do not parse, is where the step panics
+	s.Services().Apply(wiretest.Service("b", "no keys"))
+	shown := 0
+	for range s.History.Objects(served.Services) {
+		shown++
+	}
+	if shown != 2 || !broken {
+		t.Errorf("%d of 2 Services are shown, and a step has panicked: %v", shown, broken)
+	}
+}
+
+// TestFallbackInBothKinds: a Service without endpoints for its first key shows those of its second, in a slice and in
+// Endpoints, of which it has as many.
+func TestFallbackInBothKinds(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Replace([]*wire.Object{wiretest.Service("web", `["kubernetes.io/hostname","zone"]`)})
+	s.EndpointSlices().Replace([]*wire.Object{wiretest.Slice("web", "web", "node-a2", "node-b1")})
+	s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("web", "node-a2", "node-b1")})
+	if got := addressesShown(t, s, "web"); got != "node-a2" {
+		t.Errorf("Endpoints show %q", got)
+	}
+}

@@ -195,6 +195,7 @@ func TestUnbelievable(t *testing.T) {
 		"had objects":         listAfterObjects,
 		"the sink knows some": listAfterRestoredObjects,
 		"of another kind":     listOfAnotherKind,
+		"of no kind":          emptyListOfNoKind,
 		"events of another":   eventsOfAnotherKind,
 		"no list at all":      objectForAList,
 		"nothing was known":   listAtFirst,
@@ -281,6 +282,30 @@ func eventsOfAnotherKind(w *world) {
 	w.api.Put(slice("s-2"))
 	w.sleep(time.Minute)
 	w.expect("")
+}
+
+func emptyListOfNoKind(w *world) {
+	s := w.add("services", nil)
+	w.run()
+	w.expect("services=1")
+	w.sleep(10 * time.Second)
+	w.answer(func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.URL.Query().Has("watch") {
+			next.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(rw, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":null}`)
+	}, "services")
+	w.breakWatches()
+	w.api.Forget()
+	w.breakWatches()
+	w.sleep(time.Minute)
+	w.expect("")
+	want := "the upstream sent List in place of a list of services"
+	if err := s.State().Err; err == nil || err.Error() != want {
+		w.t.Errorf("%v, want %s", err, want)
+	}
 }
 
 func objectForAList(w *world) {

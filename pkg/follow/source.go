@@ -465,7 +465,9 @@ func (s *Source) listPages(ctx context.Context, version string, away *disconnect
 		if err != nil {
 			return nil, err
 		}
-		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.Kind, "List")) {
+		// A List that does not say of what it is, is believed only with objects: a gateway may send an empty one.
+		kind, resource := strings.TrimSuffix(page.Kind, "List"), s.options.Resource.Resource
+		if !isOf(resource, kind) || kind == "" && len(page.Items) == 0 {
 			return nil, fmt.Errorf("the upstream sent %s in place of a list of %s", page.Kind, resource)
 		}
 		for _, o := range page.Items {

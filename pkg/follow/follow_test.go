@@ -257,12 +257,16 @@ func listOfAnotherKind(w *world) {
 		r.URL.Path = "/apis/discovery.k8s.io/v1/endpointslices"
 		w.api.ServeHTTP(rw, r)
 	}, "services")
+	refusesList(w, s, "the upstream sent EndpointSliceList in place of a list of services")
+}
+
+// refusesList lets a source list again, and expects that nothing changes but its error.
+func refusesList(w *world, s *Source, want string) {
 	w.breakWatches()
 	w.api.Forget()
 	w.breakWatches()
 	w.sleep(time.Minute)
 	w.expect("")
-	want := "the upstream sent EndpointSliceList in place of a list of services"
 	if err := s.State().Err; err == nil || err.Error() != want {
 		w.t.Errorf("%v, want %s", err, want)
 	}
@@ -297,15 +301,7 @@ func emptyListOfNoKind(w *world) {
 		rw.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(rw, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":null}`)
 	}, "services")
-	w.breakWatches()
-	w.api.Forget()
-	w.breakWatches()
-	w.sleep(time.Minute)
-	w.expect("")
-	want := "the upstream sent List in place of a list of services"
-	if err := s.State().Err; err == nil || err.Error() != want {
-		w.t.Errorf("%v, want %s", err, want)
-	}
+	refusesList(w, s, "the upstream sent List in place of a list of services")
 }
 
 func objectForAList(w *world) {

@@ -12,8 +12,8 @@ import (
 )
 
 // TestKubeletListsAgain: a kubelet that has restarted without the cloud lists its pods when the cloud is back, if one
-// was left out of the answers, and kube-apiserver still has it. It would never see it otherwise. A watch of
-// one namespace changes nothing.
+// was left out of the answers, and kube-apiserver still has it. It would never see it otherwise. A watch of one
+// namespace changes nothing.
 func TestKubeletListsAgain(t *testing.T) {
 	const watch = "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dnode0&resourceVersion=5"
 	const elsewhere = "/api/v1/namespaces/shop/pods?watch=true&fieldSelector=spec.nodeName%3Dnode0&resourceVersion=5"

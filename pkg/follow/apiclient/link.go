@@ -302,8 +302,8 @@ func (l *Link) noteOutcome(ctx context.Context, response *http.Response, err err
 }
 
 // MayBeGateways reports whether an answer may be that of a gateway which has no API server: a failure, a redirect, a
-// page, a refusal that is no object, or JSON in place of an object in protobuf. An API server, or what it passes on to,
-// sends each of these as well.
+// page, a refusal that is not an object, or JSON in place of an object in protobuf. An API server, or what it passes on
+// to, sends each of these as well.
 func MayBeGateways(response *http.Response) bool {
 	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
 	asked := ""

@@ -114,7 +114,8 @@ func (c *countedConn) Close() error {
 
 type connKey struct{}
 
-// WithCaller is the ConnContext of an http.Server: it adds a connection of a Listener to ctx, for Caller and Keep.
+// WithCaller is the ConnContext of an http.Server: it adds a connection of a Listener to ctx, for Caller,
+// Keep and Prefer.
 func WithCaller(ctx context.Context, conn net.Conn) context.Context {
 	if wrapped, ok := conn.(*tls.Conn); ok {
 		conn = wrapped.NetConn()
